@@ -1,0 +1,2 @@
+//! CPU kernels: slices in, slices out.
+pub mod quant;

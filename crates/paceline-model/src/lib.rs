@@ -1,0 +1,1 @@
+//! All that comes out of model files.

@@ -1,0 +1,1 @@
+//! Paceline: batch inference for language models.
