@@ -1,0 +1,394 @@
+//! Attention over paged keys and values.
+//!
+//! A block of 32 tokens holds, for each KV head, the keys with the tokens side by side
+//! (`[head_dim][32]`) and the values with the head's dimensions side by side (`[32][head_dim]`), in
+//! f16: scores then need no sum across lanes, and neither does the weighted sum of values.
+//!
+//! Each query walks the blocks from the first it may see to its own, with a running maximum:
+//! block borders lie at fixed absolute positions, so a query's chain of operations depends on its
+//! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
+//! queries that read the same KV head walk together so that a block is fetched once for all.
+
+use crate::kernels::rows::softcap_lanes;
+use crate::lanes::{Lanes, WIDTH, max_lane, sum_lanes};
+use crate::math::exp;
+
+/// Token slots of a KV block.
+pub const KV_BLOCK: usize = 32;
+
+/// Queries that walk the blocks together.
+pub(crate) const QUERIES: usize = 32;
+
+/// What all tasks of one layer share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionArgs {
+    /// `[rows][n_heads * head_dim]`, and the output of the same shape.
+    pub(crate) queries: *const f32,
+    pub(crate) out: *mut f32,
+    pub(crate) positions: *const u32,
+    pub(crate) keys: *const u16,
+    pub(crate) values: *const u16,
+    pub(crate) n_heads: usize,
+    pub(crate) n_kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) scale: f32,
+    /// 0: none.
+    pub(crate) softcap: f32,
+    /// Tokens a query sees, itself included; `u32::MAX`: all.
+    pub(crate) window: u32,
+}
+
+// SAFETY: ops hold the borrows behind the pointers while tasks run; tasks write disjoint outputs.
+unsafe impl Send for AttentionArgs {}
+// SAFETY: as above.
+unsafe impl Sync for AttentionArgs {}
+
+/// Some rows of one sequence against one KV head: at most [`QUERIES`] (row, head) pairs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionTask {
+    pub(crate) first_row: usize,
+    pub(crate) n_rows: usize,
+    /// Query heads `first_head..first_head + n_heads`, all of the KV head `kv_head`.
+    pub(crate) first_head: usize,
+    pub(crate) n_heads: usize,
+    pub(crate) kv_head: usize,
+    /// The sequence's block table, as an offset into the step's tables.
+    pub(crate) blocks: usize,
+}
+
+/// One thread's working memory.
+#[derive(Debug)]
+pub(crate) struct AttentionScratch {
+    /// Weighted sums of values so far, `[QUERIES][head_dim]`.
+    sums: Vec<f32>,
+    /// Sums of weights so far, by lane.
+    weights: Vec<[f32; WIDTH]>,
+    maxima: Vec<f32>,
+    /// What the sums so far are multiplied with for the block at hand.
+    decays: Vec<f32>,
+    /// Scores, then weights, of the block at hand.
+    scores: Vec<[f32; KV_BLOCK]>,
+}
+
+impl AttentionScratch {
+    pub(crate) fn new(head_dim: usize) -> Self {
+        Self {
+            sums: vec![0.0; QUERIES * head_dim],
+            weights: vec![[0.0; WIDTH]; QUERIES],
+            maxima: vec![0.0; QUERIES],
+            decays: vec![0.0; QUERIES],
+            scores: vec![[0.0; KV_BLOCK]; QUERIES],
+        }
+    }
+
+    fn reset(&mut self) {
+        self.sums.fill(0.0);
+        self.weights.fill([0.0; WIDTH]);
+        self.maxima.fill(f32::NEG_INFINITY);
+    }
+}
+
+/// The tokens of a block that a query sees: `from..to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    from: usize,
+    to: usize,
+}
+
+impl AttentionArgs {
+    fn span(&self, position: u32, block: usize) -> Span {
+        let start = (block * KV_BLOCK) as u64;
+        let end = u64::from(position) + 1;
+        let first = end.saturating_sub(u64::from(self.window));
+        let within = |x: u64| x.saturating_sub(start).min(KV_BLOCK as u64) as usize;
+        Span { from: within(first), to: within(end) }
+    }
+}
+
+/// Runs one task.
+///
+/// # Safety
+/// As [`Lanes`]; the pointers of `args` cover the rows of `task` and every slot its positions
+/// reach through the block table `tables[task.blocks..]`; `scratch` was made for this head size,
+/// which is a multiple of 16.
+#[inline(always)]
+pub(crate) unsafe fn attend<V: Lanes>(
+    args: &AttentionArgs,
+    task: &AttentionTask,
+    tables: *const u32,
+    scratch: &mut AttentionScratch,
+) {
+    scratch.reset();
+    // SAFETY: forwarded contract; rows and blocks stay within the task's.
+    unsafe {
+        let first = *args.positions.add(task.first_row);
+        let last = *args.positions.add(task.first_row + task.n_rows - 1);
+        let oldest = (u64::from(first) + 1).saturating_sub(u64::from(args.window)) as usize;
+        for block in oldest / KV_BLOCK..=last as usize / KV_BLOCK {
+            let id = *tables.add(task.blocks + block) as usize;
+            let at = (id * args.n_kv_heads + task.kv_head) * args.head_dim * KV_BLOCK;
+            walk_block::<V>(args, task, block, (args.keys.add(at), args.values.add(at)), scratch);
+        }
+        for query in 0..task.n_rows * task.n_heads {
+            finish::<V>(args, task, query, scratch);
+        }
+    }
+}
+
+/// Lets every query of the task see one block, four at a time where they see the same tokens.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn walk_block<V: Lanes>(
+    args: &AttentionArgs,
+    task: &AttentionTask,
+    block: usize,
+    kv: (*const u16, *const u16),
+    scratch: &mut AttentionScratch,
+) {
+    let n_queries = task.n_rows * task.n_heads;
+    let span_of = |query: usize| {
+        // SAFETY: the query's row lies within the task.
+        let position = unsafe { *args.positions.add(task.first_row + query / task.n_heads) };
+        args.span(position, block)
+    };
+    let mut query = 0;
+    while query < n_queries {
+        let span = span_of(query);
+        let run = (query..n_queries).take_while(|&q| q < query + 4 && span_of(q) == span).count();
+        if span.from < span.to {
+            // SAFETY: forwarded contract, for queries below `n_queries`.
+            unsafe {
+                match run {
+                    4 => see::<V, 4>(args, task, query, span, kv, scratch),
+                    3 => see::<V, 3>(args, task, query, span, kv, scratch),
+                    2 => see::<V, 2>(args, task, query, span, kv, scratch),
+                    _ => see::<V, 1>(args, task, query, span, kv, scratch),
+                }
+            }
+        }
+        query += run;
+    }
+}
+
+/// `Q` queries see the tokens `span` of one block.
+///
+/// # Safety
+/// As [`attend`], for queries `query..query + Q`.
+#[inline(always)]
+unsafe fn see<V: Lanes, const Q: usize>(
+    args: &AttentionArgs,
+    task: &AttentionTask,
+    query: usize,
+    span: Span,
+    (keys, values): (*const u16, *const u16),
+    scratch: &mut AttentionScratch,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let queries: [*const f32; Q] =
+            std::array::from_fn(|i| args.queries.add(offset(args, task, query + i)));
+        score::<V, Q>(args, queries, keys, &mut scratch.scores[query..query + Q]);
+        for q in query..query + Q {
+            weigh::<V>(args, span, q, scratch);
+        }
+        gather::<V, Q>(args.head_dim, query, span, values, scratch);
+    }
+}
+
+/// Where a query's head begins in the query and output rows.
+#[inline(always)]
+fn offset(args: &AttentionArgs, task: &AttentionTask, query: usize) -> usize {
+    let row = task.first_row + query / task.n_heads;
+    let head = task.first_head + query % task.n_heads;
+    (row * args.n_heads + head) * args.head_dim
+}
+
+/// Dot products of `Q` queries with a block's 32 keys.
+///
+/// # Safety
+/// As [`Lanes`]; each query has `head_dim` elements, `keys` a block of them.
+#[inline(always)]
+unsafe fn score<V: Lanes, const Q: usize>(
+    args: &AttentionArgs,
+    queries: [*const f32; Q],
+    keys: *const u16,
+    scores: &mut [[f32; KV_BLOCK]],
+) {
+    // SAFETY: `d` stays below the head size.
+    unsafe {
+        let mut sums = [[V::splat(0.0); 2]; Q];
+        for d in 0..args.head_dim {
+            let low = V::load_f16(keys.add(d * KV_BLOCK));
+            let high = V::load_f16(keys.add(d * KV_BLOCK + WIDTH));
+            for q in 0..Q {
+                let x = V::splat(*queries[q].add(d));
+                sums[q][0] = low.mul_add(x, sums[q][0]);
+                sums[q][1] = high.mul_add(x, sums[q][1]);
+            }
+        }
+        for q in 0..Q {
+            for (half, sum) in sums[q].into_iter().enumerate() {
+                let mut s = sum.mul(V::splat(args.scale));
+                if args.softcap > 0.0 {
+                    s = softcap_lanes(s, args.softcap);
+                }
+                s.store(scores[q].as_mut_ptr().add(half * WIDTH));
+            }
+        }
+    }
+}
+
+/// Turns a query's scores into weights and brings its maximum and its sum of weights up to date.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn weigh<V: Lanes>(
+    args: &AttentionArgs,
+    span: Span,
+    query: usize,
+    scratch: &mut AttentionScratch,
+) {
+    debug_assert!(args.head_dim.is_multiple_of(WIDTH));
+    let scores = &mut scratch.scores[query];
+    scores[..span.from].fill(f32::NEG_INFINITY);
+    scores[span.to..].fill(f32::NEG_INFINITY);
+    // SAFETY: a block's scores are two vectors.
+    unsafe {
+        let [low, high] = [0, WIDTH].map(|half| V::load(scores.as_ptr().add(half)));
+        let before = scratch.maxima[query];
+        let now = max_lane(low.max(high)).max(before);
+        scratch.maxima[query] = now;
+        let decay = exp(V::splat(before - now));
+        let mut decays = [0.0; WIDTH];
+        decay.store(decays.as_mut_ptr());
+        scratch.decays[query] = decays[0];
+        exp(low.sub(V::splat(now))).store(scores.as_mut_ptr());
+        exp(high.sub(V::splat(now))).store(scores.as_mut_ptr().add(WIDTH));
+        // `exp` never gives zero; what is not seen must weigh nothing.
+        scores[..span.from].fill(0.0);
+        scores[span.to..].fill(0.0);
+        let [low, high] = [0, WIDTH].map(|half| V::load(scores.as_ptr().add(half)));
+        let weights = &mut scratch.weights[query];
+        V::load(weights.as_ptr()).mul_add(decay, low.add(high)).store(weights.as_mut_ptr());
+    }
+}
+
+/// Adds the weighted values of tokens `span` to the sums of `Q` queries.
+///
+/// # Safety
+/// As [`Lanes`]; `values` is a block of them.
+#[inline(always)]
+unsafe fn gather<V: Lanes, const Q: usize>(
+    head_dim: usize,
+    query: usize,
+    span: Span,
+    values: *const u16,
+    scratch: &mut AttentionScratch,
+) {
+    let mut d = 0;
+    // SAFETY: `d` plus the vectors taken stays within the head size.
+    unsafe {
+        while d + 4 * WIDTH <= head_dim {
+            gather_columns::<V, Q, 4>(head_dim, query, span, values, d, scratch);
+            d += 4 * WIDTH;
+        }
+        while d < head_dim {
+            gather_columns::<V, Q, 1>(head_dim, query, span, values, d, scratch);
+            d += WIDTH;
+        }
+    }
+}
+
+/// [`gather`] for columns `d..d + 16 * N`.
+///
+/// # Safety
+/// As [`gather`].
+#[inline(always)]
+unsafe fn gather_columns<V: Lanes, const Q: usize, const N: usize>(
+    head_dim: usize,
+    query: usize,
+    span: Span,
+    values: *const u16,
+    d: usize,
+    scratch: &mut AttentionScratch,
+) {
+    // SAFETY: tokens stay within the block, columns within the head.
+    unsafe {
+        let sums = scratch.sums.as_mut_ptr().add(query * head_dim + d);
+        let mut acc: [[V; N]; Q] = std::array::from_fn(|q| {
+            let decay = V::splat(scratch.decays[query + q]);
+            std::array::from_fn(|n| V::load(sums.add(q * head_dim + n * WIDTH)).mul(decay))
+        });
+        for token in span.from..span.to {
+            let row = values.add(token * head_dim + d);
+            let v: [V; N] = std::array::from_fn(|n| V::load_f16(row.add(n * WIDTH)));
+            for q in 0..Q {
+                let weight = V::splat(scratch.scores.get_unchecked(query + q)[token]);
+                for n in 0..N {
+                    acc[q][n] = v[n].mul_add(weight, acc[q][n]);
+                }
+            }
+        }
+        for (q, acc) in acc.into_iter().enumerate() {
+            for (n, v) in acc.into_iter().enumerate() {
+                v.store(sums.add(q * head_dim + n * WIDTH));
+            }
+        }
+    }
+}
+
+/// Divides a query's sum by its weights and writes it out.
+///
+/// # Safety
+/// As [`attend`].
+#[inline(always)]
+unsafe fn finish<V: Lanes>(
+    args: &AttentionArgs,
+    task: &AttentionTask,
+    query: usize,
+    scratch: &AttentionScratch,
+) {
+    // SAFETY: the head's output lies within the row.
+    unsafe {
+        let total = sum_lanes(V::load(scratch.weights[query].as_ptr()));
+        let inverse = V::splat(1.0 / total);
+        let out = args.out.add(offset(args, task, query));
+        let sums = scratch.sums.as_ptr().add(query * args.head_dim);
+        for d in (0..args.head_dim).step_by(WIDTH) {
+            V::load(sums.add(d)).mul(inverse).store(out.add(d));
+        }
+    }
+}
+
+/// Writes one row's keys and values of all KV heads into its slot.
+///
+/// # Safety
+/// As [`Lanes`]; `k` and `v` hold `n_kv_heads * head_dim` elements, `slot` lies within the pools.
+#[inline(always)]
+pub(crate) unsafe fn store_kv<V: Lanes>(
+    (k, v): (*const f32, *const f32),
+    (keys, values): (*mut u16, *mut u16),
+    slot: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+) {
+    let (block, token) = (slot / KV_BLOCK, slot % KV_BLOCK);
+    for head in 0..n_kv_heads {
+        let at = (block * n_kv_heads + head) * head_dim * KV_BLOCK;
+        for d in (0..head_dim).step_by(WIDTH) {
+            let mut column = [0u16; WIDTH];
+            // SAFETY: the slot's column of keys and row of values lie within the block.
+            unsafe {
+                V::load(v.add(head * head_dim + d))
+                    .store_f16(values.add(at + token * head_dim + d));
+                V::load(k.add(head * head_dim + d)).store_f16(column.as_mut_ptr());
+                for (i, x) in column.into_iter().enumerate() {
+                    *keys.add(at + (d + i) * KV_BLOCK + token) = x;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Kernels that work on one row at a time: norm, quantisation, rope, activations.
+
+use crate::acts::{ACT_BLOCK, ActBlock, ActViewMut};
+use crate::lanes::{Lanes, WIDTH, load_first, max_lane, store_first, sum_lanes};
+use crate::math::{for_each_run, gelu_tanh, map, silu, tanh};
+
+/// `out = x / rms(x) * weight`.
+///
+/// # Safety
+/// As [`Lanes`]; all three hold `n` elements; `out` may be `x`.
+#[inline(always)]
+pub(crate) unsafe fn rms_norm<V: Lanes>(
+    x: *const f32,
+    weight: *const f32,
+    eps: f32,
+    n: usize,
+    out: *mut f32,
+) {
+    // SAFETY: runs stay below `n`.
+    unsafe {
+        let mut squares = V::splat(0.0);
+        for_each_run(n, |i, count| {
+            let v = load_first::<V>(x.add(i), count, 0.0);
+            squares = v.mul_add(v, squares);
+        });
+        let scale = V::splat(1.0 / (sum_lanes(squares) / n as f32 + eps).sqrt());
+        for_each_run(n, |i, count| {
+            let v = load_first::<V>(x.add(i), count, 0.0).mul(scale);
+            let w = load_first::<V>(weight.add(i), count, 0.0);
+            store_first(v.mul(w), out.add(i), count);
+        });
+    }
+}
+
+/// Quantises one row into bytes with a scale per 32 values.
+///
+/// # Safety
+/// As [`Lanes`]; `x` and `bytes` hold `n` elements, `n` a multiple of 32, `blocks` `n / 32`.
+#[inline(always)]
+pub(crate) unsafe fn quantize<V: Lanes>(
+    x: *const f32,
+    n: usize,
+    bytes: *mut i8,
+    blocks: *mut ActBlock,
+) {
+    for block in 0..n / ACT_BLOCK {
+        // SAFETY: block by block within `n`.
+        unsafe {
+            let at = block * ACT_BLOCK;
+            let halves = [V::load(x.add(at)), V::load(x.add(at + WIDTH))];
+            let zero = V::splat(0.0);
+            let [a, b] = halves.map(|v| v.max(zero.sub(v)));
+            let largest = max_lane(a.max(b));
+            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+            for (half, v) in halves.into_iter().enumerate() {
+                v.mul(V::splat(inverse)).store_rounded_i8(bytes.add(at + half * WIDTH));
+            }
+            let sum = |half: usize| -> i32 {
+                (0..WIDTH).map(|i| i32::from(*bytes.add(at + half * WIDTH + i))).sum()
+            };
+            let (scale, sums) = (largest / 127.0, [sum(0), sum(1)]);
+            let scaled_sum = scale * (sums[0] + sums[1]) as f32;
+            *blocks.add(block) = ActBlock { scale, scaled_sum, sums };
+        }
+    }
+}
+
+/// Fills in row `row` of `acts` from `x` (which may be that row itself), in the forms asked for.
+///
+/// # Safety
+/// As [`Lanes`]; `x` holds a row, `row` lies within `acts`.
+#[inline(always)]
+pub(crate) unsafe fn put_acts<V: Lanes>(x: *const f32, acts: ActViewMut, row: usize) {
+    let n = acts.n_cols;
+    // SAFETY: the row lies within the buffers.
+    unsafe {
+        if acts.forms.quantised {
+            let blocks = acts.blocks.add(row * (n / ACT_BLOCK));
+            quantize::<V>(x, n, acts.bytes.add(row * n), blocks);
+        }
+        let floats = acts.floats.add(row * n);
+        if acts.forms.floats && !std::ptr::eq(x, floats) {
+            std::ptr::copy_nonoverlapping(x, floats, n);
+        }
+    }
+}
+
+/// `gate = act(gate) * up`.
+///
+/// # Safety
+/// As [`Lanes`]; both hold `n` elements.
+#[inline(always)]
+pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, gelu: bool) {
+    for_each_run(n, |i, count| {
+        // SAFETY: runs stay below `n`.
+        unsafe {
+            let g = load_first::<V>(gate.add(i), count, 0.0);
+            let u = load_first::<V>(up.add(i), count, 0.0);
+            let g = if gelu { gelu_tanh(g) } else { silu(g) };
+            store_first(g.mul(u), gate.add(i), count);
+        }
+    });
+}
+
+/// Rotates the pairs `(x[i], x[i + half])` of one head by the angles whose cosines and sines are given.
+///
+/// # Safety
+/// As [`Lanes`]; `x` holds `2 * half` elements, `cos` and `sin` `half`.
+#[inline(always)]
+pub(crate) unsafe fn rope<V: Lanes>(x: *mut f32, cos: *const f32, sin: *const f32, half: usize) {
+    for_each_run(half, |i, count| {
+        // SAFETY: runs stay below `half`.
+        unsafe {
+            let a = load_first::<V>(x.add(i), count, 0.0);
+            let b = load_first::<V>(x.add(half + i), count, 0.0);
+            let c = load_first::<V>(cos.add(i), count, 0.0);
+            let s = load_first::<V>(sin.add(i), count, 0.0);
+            let zero = V::splat(0.0);
+            store_first(a.mul_add(c, zero.sub(b.mul(s))), x.add(i), count);
+            store_first(b.mul_add(c, a.mul(s)), x.add(half + i), count);
+        }
+    });
+}
+
+/// `x += y`.
+///
+/// # Safety
+/// As [`Lanes`]; both hold `n` elements.
+#[inline(always)]
+pub(crate) unsafe fn add<V: Lanes>(x: *mut f32, y: *const f32, n: usize) {
+    for_each_run(n, |i, count| {
+        // SAFETY: runs stay below `n`.
+        unsafe {
+            let sum = load_first::<V>(x.add(i), count, 0.0).add(load_first(y.add(i), count, 0.0));
+            store_first(sum, x.add(i), count);
+        }
+    });
+}
+
+/// `x = cap * tanh(x / cap)`.
+///
+/// # Safety
+/// As [`Lanes`]; `x` holds `n` elements.
+#[inline(always)]
+pub(crate) unsafe fn softcap<V: Lanes>(x: *mut f32, n: usize, cap: f32) {
+    // SAFETY: forwarded contract.
+    unsafe { map::<V>(x, x, n, |v| softcap_lanes(v, cap)) }
+}
+
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn softcap_lanes<V: Lanes>(x: V, cap: f32) -> V {
+    // SAFETY: register operations only.
+    unsafe { tanh(x.div(V::splat(cap))).mul(V::splat(cap)) }
+}

@@ -1,0 +1,96 @@
+//! Elementary functions over lanes, with the same bits on every instruction set.
+
+use crate::lanes::{Lanes, WIDTH, load_first, store_first};
+
+/// 1.5 * 2^23: adding it rounds a small number to the nearest whole one, in the low bits.
+const ROUNDER: f32 = 12_582_912.0;
+const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_LOW: f32 = -2.121_944_4e-4;
+/// Below this, `exp` is clamped: the result is tiny but normal.
+const EXP_MIN: f32 = -87.0;
+const EXP_MAX: f32 = 88.0;
+
+/// `e^x`, to about one unit in the last place; clamped to finite, normal results.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn exp<V: Lanes>(x: V) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe {
+        let x = x.max(V::splat(EXP_MIN)).min(V::splat(EXP_MAX));
+        // x = n ln2 + r, |r| <= ln2 / 2
+        let biased = x.mul_add(V::splat(std::f32::consts::LOG2_E), V::splat(ROUNDER));
+        let n = biased.sub(V::splat(ROUNDER));
+        let r = n.mul_add(V::splat(-LN_2_HIGH), x);
+        let r = n.mul_add(V::splat(-LN_2_LOW), r);
+        let mut p = V::splat(1.987_569_1e-4);
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+            p = p.mul_add(r, V::splat(c));
+        }
+        let p = p.mul_add(r.mul(r), r).add(V::splat(1.0));
+        p.scale_by_pow2(biased)
+    }
+}
+
+/// `tanh x` from `exp`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn tanh<V: Lanes>(x: V) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe {
+        let e = exp(x.add(x));
+        V::splat(1.0).sub(V::splat(2.0).div(e.add(V::splat(1.0))))
+    }
+}
+
+/// `x / (1 + e^-x)`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn silu<V: Lanes>(x: V) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe { x.div(V::splat(1.0).add(exp(V::splat(0.0).sub(x)))) }
+}
+
+/// GELU in its tanh form.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn gelu_tanh<V: Lanes>(x: V) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe {
+        let cube = x.mul(x).mul(x);
+        let inner = cube.mul_add(V::splat(0.044_715), x).mul(V::splat(0.797_884_6));
+        x.mul(V::splat(0.5)).mul(tanh(inner).add(V::splat(1.0)))
+    }
+}
+
+/// Calls `f` on each run of up to sixteen elements below `n`: `f(start, count)`.
+#[inline(always)]
+pub(crate) fn for_each_run(n: usize, mut f: impl FnMut(usize, usize)) {
+    let mut i = 0;
+    while i + WIDTH <= n {
+        f(i, WIDTH);
+        i += WIDTH;
+    }
+    if i < n {
+        f(i, n - i);
+    }
+}
+
+/// `out[i] = f(x[i])` lane by lane.
+///
+/// # Safety
+/// As [`Lanes`]; `x` readable and `out` writable for `n` elements (they may be the same).
+#[inline(always)]
+pub(crate) unsafe fn map<V: Lanes>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -> V) {
+    for_each_run(n, |i, count| {
+        // SAFETY: `i + count <= n`, within both buffers.
+        unsafe { store_first(f(load_first(x.add(i), count, 0.0)), out.add(i), count) }
+    });
+}

@@ -1,0 +1,206 @@
+//! Rope, writing keys and values, and attention over the pages.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::kernels::attention::{AttentionArgs, AttentionTask, KV_BLOCK, QUERIES};
+use crate::ops::{Cpu, Shared};
+
+/// One layer's pages: `[block][kv_head][head_dim][32]` keys, `[block][kv_head][32][head_dim]`
+/// values, in f16.
+#[derive(Debug)]
+pub struct KvLayer {
+    keys: Vec<u16>,
+    values: Vec<u16>,
+    n_kv_heads: usize,
+    head_dim: usize,
+}
+
+impl KvLayer {
+    /// Memory is taken as it is first written, so a large pool costs what is used of it.
+    pub fn new(n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
+        let n = n_blocks * n_kv_heads * head_dim * KV_BLOCK;
+        KvLayer { keys: vec![0; n], values: vec![0; n], n_kv_heads, head_dim }
+    }
+
+    pub fn n_slots(&self) -> usize {
+        self.keys.len() / (self.n_kv_heads * self.head_dim)
+    }
+
+    /// Copies the first `n_tokens` slots of block `from` to block `to`.
+    pub fn copy(&mut self, from: usize, to: usize, n_tokens: usize) {
+        let (n, d) = (self.head_dim * KV_BLOCK, self.head_dim);
+        assert!(n_tokens <= KV_BLOCK);
+        for head in 0..self.n_kv_heads {
+            let [from, to] = [from, to].map(|block| (block * self.n_kv_heads + head) * n);
+            self.values.copy_within(from..from + n_tokens * d, to);
+            // Keys hold tokens side by side; slots past `n_tokens` are not read before written.
+            self.keys.copy_within(from..from + n, to);
+        }
+    }
+}
+
+/// What happens to fresh queries, keys and values before attention.
+#[derive(Debug)]
+pub struct RopeStore<'a> {
+    /// `[rows][heads * head_dim]`.
+    pub queries: &'a mut [f32],
+    pub keys: &'a mut [f32],
+    pub values: &'a mut [f32],
+    /// `[rows][rope_dim / 2]`.
+    pub cos: &'a [f32],
+    pub sin: &'a [f32],
+    pub rope_dim: usize,
+    /// Added first, where a model has them (empty: none).
+    pub biases: [&'a [f32]; 3],
+    /// Per-head norms of queries and keys, where a model has them (empty: none).
+    pub head_norms: [&'a [f32]; 2],
+    pub norm_eps: f32,
+    /// Where each row's keys and values go.
+    pub slots: &'a [u32],
+}
+
+/// One sequence of the step.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionSeq {
+    pub first_row: usize,
+    pub n_rows: usize,
+    /// Its block table: an offset into `Attention::tables`, and its length.
+    pub first_block: usize,
+    pub n_blocks: usize,
+}
+
+/// The step's queries and where to look.
+#[derive(Debug)]
+pub struct Attention<'a> {
+    pub queries: &'a [f32],
+    pub out: &'a mut [f32],
+    pub positions: &'a [u32],
+    pub seqs: &'a [AttentionSeq],
+    pub tables: &'a [u32],
+    pub n_heads: usize,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+    pub window: Option<u32>,
+}
+
+impl Cpu {
+    /// Biases, head norms and rope on queries and keys, then keys and values into their slots.
+    pub fn rope_store(&mut self, args: RopeStore<'_>, kv: &mut KvLayer) {
+        let (n_rows, d) = (args.slots.len(), kv.head_dim);
+        let (q_width, kv_width) = (args.queries.len() / n_rows, kv.n_kv_heads * d);
+        let half = args.rope_dim / 2;
+        assert!(args.queries.len() == n_rows * q_width && q_width.is_multiple_of(d));
+        assert!(args.keys.len() == n_rows * kv_width && args.values.len() == n_rows * kv_width);
+        assert!(args.cos.len() >= n_rows * half && args.sin.len() >= n_rows * half);
+        assert!(args.rope_dim <= d);
+        let widths = [q_width, kv_width, kv_width];
+        assert!(args.biases.iter().zip(widths).all(|(b, w)| b.is_empty() || b.len() == w));
+        assert!(args.head_norms.iter().all(|w| w.is_empty() || w.len() == d));
+        let n_slots = kv.n_slots();
+        assert!(args.slots.iter().all(|&slot| (slot as usize) < n_slots), "slot outside the pool");
+        let kernels = self.kernels;
+        let rows = [Shared(args.queries.as_mut_ptr()), Shared(args.keys.as_mut_ptr())];
+        let values = Shared(args.values.as_mut_ptr());
+        let pools = (Shared(kv.keys.as_mut_ptr()), Shared(kv.values.as_mut_ptr()));
+        self.split(n_rows, q_width + 2 * kv_width, &|_, range| {
+            for row in range {
+                // SAFETY: sizes checked above. Each row is written by one thread, and slots of a
+                // step are distinct, so pool writes are disjoint too.
+                unsafe {
+                    let (cos, sin) = (args.cos.as_ptr().add(row * half), args.sin.as_ptr());
+                    let sin = sin.add(row * half);
+                    let all = [rows[0], rows[1], values];
+                    for ((bias, width), x) in args.biases.iter().zip(widths).zip(all) {
+                        if !bias.is_empty() {
+                            (kernels.add)(x.at(row * width), bias.as_ptr(), width);
+                        }
+                    }
+                    for ((x, width), norm) in rows.iter().zip(widths).zip(args.head_norms) {
+                        for head in 0..width / d {
+                            let head = x.at(row * width + head * d);
+                            if !norm.is_empty() {
+                                (kernels.rms_norm)(head, norm.as_ptr(), args.norm_eps, d, head);
+                            }
+                            (kernels.rope)(head, cos, sin, half);
+                        }
+                    }
+                    let fresh = (rows[1].at(row * kv_width), values.at(row * kv_width));
+                    let slot = args.slots[row] as usize;
+                    (kernels.store_kv)(
+                        (fresh.0, fresh.1),
+                        (pools.0.at(0), pools.1.at(0)),
+                        slot,
+                        kv_width / d,
+                        d,
+                    );
+                }
+            }
+        });
+    }
+
+    /// Attention of every row over its sequence's pages.
+    pub fn attention(&mut self, args: Attention<'_>, kv: &KvLayer) {
+        let n_rows = args.positions.len();
+        let width = args.n_heads * kv.head_dim;
+        assert!(args.queries.len() == n_rows * width && args.out.len() == n_rows * width);
+        assert!(args.n_heads.is_multiple_of(kv.n_kv_heads) && kv.head_dim.is_multiple_of(16));
+        let n_kv_blocks = kv.n_slots() / KV_BLOCK;
+        assert!(args.tables.iter().all(|&b| (b as usize) < n_kv_blocks), "block outside the pool");
+        self.plan(&args, kv.n_kv_heads);
+        let shared = AttentionArgs {
+            queries: args.queries.as_ptr(),
+            out: args.out.as_mut_ptr(),
+            positions: args.positions.as_ptr(),
+            keys: kv.keys.as_ptr(),
+            values: kv.values.as_ptr(),
+            n_heads: args.n_heads,
+            n_kv_heads: kv.n_kv_heads,
+            head_dim: kv.head_dim,
+            scale: args.scale,
+            softcap: args.softcap.unwrap_or(0.0),
+            window: args.window.unwrap_or(u32::MAX),
+        };
+        let (kernel, tasks) = (self.kernels.attend, &self.tasks);
+        let scratch = Shared(self.attention.as_mut_ptr());
+        let next = AtomicUsize::new(0);
+        self.pool.run(&|thread| {
+            // SAFETY: one scratch per thread.
+            let scratch = unsafe { &mut *scratch.at(thread) };
+            while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // SAFETY: `plan` checked rows and tables against the slices above; each task
+                // writes its own rows and heads.
+                unsafe { kernel(&shared, task, args.tables.as_ptr(), scratch) };
+            }
+        });
+    }
+
+    /// Cuts the step into tasks of at most [`QUERIES`] queries of one sequence and one KV head.
+    fn plan(&mut self, args: &Attention<'_>, n_kv_heads: usize) {
+        let group = args.n_heads / n_kv_heads;
+        let n_heads = group.min(QUERIES);
+        let rows_per_task = QUERIES / n_heads;
+        self.tasks.clear();
+        for seq in args.seqs {
+            let rows = seq.first_row..seq.first_row + seq.n_rows;
+            let last = args.positions[rows.clone()].iter().max().map_or(0, |&p| p as usize);
+            assert!(last / KV_BLOCK < seq.n_blocks, "position beyond the block table");
+            assert!(seq.first_block + seq.n_blocks <= args.tables.len());
+            for first_row in rows.clone().step_by(rows_per_task) {
+                let n_rows = rows_per_task.min(rows.end - first_row);
+                for kv_head in 0..n_kv_heads {
+                    let heads = kv_head * group..(kv_head + 1) * group;
+                    for first_head in heads.clone().step_by(n_heads) {
+                        self.tasks.push(AttentionTask {
+                            first_row,
+                            n_rows,
+                            first_head,
+                            n_heads: n_heads.min(heads.end - first_head),
+                            kv_head,
+                            blocks: seq.first_block,
+                        });
+                    }
+                }
+            }
+        }
+    }
+}

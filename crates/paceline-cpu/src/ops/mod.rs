@@ -1,0 +1,118 @@
+//! The safe doors of the kernels: each method checks shapes, then splits the work over threads.
+//!
+//! How rows or panels are split never changes a result: every output is computed whole, by one
+//! thread, by the same chain of operations.
+
+mod attention;
+mod matmul;
+mod rows;
+
+pub use attention::{Attention, AttentionSeq, KvLayer, RopeStore};
+pub use matmul::MatmulJob;
+pub use rows::Gate;
+
+use crate::isa::Isa;
+use crate::kernels::attention::{AttentionScratch, AttentionTask};
+use crate::pool::Pool;
+use crate::table::Kernels;
+
+/// Elements below which waking the other threads costs more than it gives.
+const ALONE_BELOW: usize = 4096;
+
+/// The kernels of one instruction set and the threads that run them.
+#[derive(Debug)]
+pub struct Cpu {
+    isa: Isa,
+    kernels: &'static Kernels,
+    pool: Pool,
+    attention: Vec<AttentionScratch>,
+    tasks: Vec<AttentionTask>,
+}
+
+impl Cpu {
+    /// `isa` must have been granted by [`Isa::require`] or [`Isa::detect`]; `max_rows` bounds a step.
+    pub fn new(isa: Isa, n_threads: usize, max_head_dim: usize) -> std::io::Result<Cpu> {
+        let isa = isa.require().map_err(std::io::Error::other)?;
+        let pool = Pool::new(n_threads)?;
+        let attention = (0..pool.n_threads()).map(|_| AttentionScratch::new(max_head_dim)).collect();
+        Ok(Cpu { isa, kernels: Kernels::of(isa), pool, attention, tasks: Vec::new() })
+    }
+
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    pub fn n_threads(&self) -> usize {
+        self.pool.n_threads()
+    }
+
+    /// Largest element; `NaN` when one is not finite.
+    pub fn max_finite(&self) -> fn(&[f32]) -> f32 {
+        self.kernels.max_finite
+    }
+
+    /// Position of the first largest element.
+    pub fn argmax(&self) -> fn(&[f32]) -> usize {
+        self.kernels.argmax
+    }
+
+    /// `Σ exp(x - max)`.
+    pub fn sum_exp(&self) -> fn(&[f32], f32) -> f32 {
+        self.kernels.sum_exp
+    }
+
+    /// Calls `f(row, slice of out)` for each row, the rows split over the threads.
+    pub fn for_each_row<T: Send>(
+        &mut self,
+        out: &mut [T],
+        width: usize,
+        f: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let n_rows = out.len() / width.max(1);
+        assert_eq!(out.len(), n_rows * width, "rows of {width} do not fill the slice");
+        let base = Shared(out.as_mut_ptr());
+        self.split(n_rows, width, &|_, rows| {
+            for row in rows {
+                // SAFETY: rows are disjoint and within `out`, whose borrow outlives the call.
+                let slice = unsafe { std::slice::from_raw_parts_mut(base.at(row * width), width) };
+                f(row, slice);
+            }
+        });
+    }
+
+    /// Cuts `0..n` into one contiguous range per thread and runs `f(thread, range)`; alone when
+    /// there is little to do.
+    fn split(&mut self, n: usize, cost: usize, f: &(dyn Fn(usize, std::ops::Range<usize>) + Sync)) {
+        if n * cost < ALONE_BELOW || n == 1 {
+            return f(0, 0..n);
+        }
+        let n_threads = self.pool.n_threads();
+        self.pool.run(&|thread| f(thread, n * thread / n_threads..n * (thread + 1) / n_threads));
+    }
+}
+
+/// A pointer that threads may share because they touch disjoint parts of what it points to.
+#[derive(Debug)]
+struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// # Safety
+    /// `offset` must lie within the allocation.
+    unsafe fn at(self, offset: usize) -> *mut T {
+        // SAFETY: forwarded contract.
+        unsafe { self.0.add(offset) }
+    }
+}
+
+// SAFETY: users touch disjoint parts (each use says which), and hold the borrow meanwhile.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}

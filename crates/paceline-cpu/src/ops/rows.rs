@@ -1,0 +1,95 @@
+//! Ops that treat rows one by one.
+
+use crate::acts::Acts;
+use crate::ops::{Cpu, Shared};
+
+/// The activation of a gated feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    Silu,
+    GeluTanh,
+}
+
+impl Cpu {
+    /// `acts = rms_norm(x) * weight`, row by row, in the forms `acts` was shaped for.
+    pub fn norm_acts(&mut self, x: &[f32], weight: &[f32], eps: f32, acts: &mut Acts) {
+        let n = acts.n_cols();
+        let n_rows = x.len() / n;
+        assert!(x.len() == n_rows * n && weight.len() == n && n_rows <= acts.max_rows());
+        let (kernels, view) = (self.kernels, acts.view_mut());
+        self.split(n_rows, n, &|_, rows| {
+            for row in rows {
+                // SAFETY: sizes checked above; each row of `acts` is written by one thread.
+                unsafe {
+                    let floats = view.floats.add(row * n);
+                    (kernels.rms_norm)(x.as_ptr().add(row * n), weight.as_ptr(), eps, n, floats);
+                    (kernels.put_acts)(floats, view, row);
+                }
+            }
+        });
+    }
+
+    /// `acts = x`, row by row.
+    pub fn acts_from(&mut self, x: &[f32], acts: &mut Acts) {
+        let n = acts.n_cols();
+        let n_rows = x.len() / n;
+        assert!(x.len() == n_rows * n && n_rows <= acts.max_rows());
+        let (kernels, view) = (self.kernels, acts.view_mut());
+        self.split(n_rows, n, &|_, rows| {
+            for row in rows {
+                // SAFETY: sizes checked above; each row of `acts` is written by one thread.
+                unsafe { (kernels.put_acts)(x.as_ptr().add(row * n), view, row) };
+            }
+        });
+    }
+
+    /// `acts = gate(gate) * up`, row by row; `gate` is overwritten.
+    pub fn gated_acts(&mut self, kind: Gate, gate: &mut [f32], up: &[f32], acts: &mut Acts) {
+        let n = acts.n_cols();
+        let n_rows = gate.len() / n;
+        assert!(gate.len() == n_rows * n && up.len() == gate.len() && n_rows <= acts.max_rows());
+        let (kernels, view) = (self.kernels, acts.view_mut());
+        let gate = Shared(gate.as_mut_ptr());
+        self.split(n_rows, n, &|_, rows| {
+            for row in rows {
+                // SAFETY: sizes checked above; each row is written by one thread.
+                unsafe {
+                    let x = gate.at(row * n);
+                    let gelu = kind == Gate::GeluTanh;
+                    (kernels.gated)(x, up.as_ptr().add(row * n), n, gelu);
+                    (kernels.put_acts)(x, view, row);
+                }
+            }
+        });
+    }
+
+    /// `x += rms_norm(y) * weight`, row by row; `y` is overwritten.
+    pub fn add_normed(&mut self, x: &mut [f32], y: &mut [f32], weight: &[f32], eps: f32) {
+        let n = weight.len();
+        let n_rows = x.len() / n;
+        assert!(x.len() == n_rows * n && y.len() == x.len());
+        let kernels = self.kernels;
+        let (x, y) = (Shared(x.as_mut_ptr()), Shared(y.as_mut_ptr()));
+        self.split(n_rows, n, &|_, rows| {
+            for row in rows {
+                // SAFETY: sizes checked above; each row is written by one thread.
+                unsafe {
+                    let normed = y.at(row * n);
+                    (kernels.rms_norm)(normed, weight.as_ptr(), eps, n, normed);
+                    (kernels.add)(x.at(row * n), normed, n);
+                }
+            }
+        });
+    }
+
+    /// `x = cap * tanh(x / cap)`.
+    pub fn softcap(&mut self, x: &mut [f32], cap: f32) {
+        assert!(cap > 0.0);
+        let kernel = self.kernels.softcap;
+        let base = Shared(x.as_mut_ptr());
+        self.split(x.len(), 1, &|_, range| {
+            // SAFETY: ranges are disjoint and within `x`.
+            unsafe { kernel(base.at(range.start), range.len(), cap) };
+        });
+    }
+}

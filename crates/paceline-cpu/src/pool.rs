@@ -1,0 +1,222 @@
+//! A fixed set of threads that run one closure together, over and over.
+//!
+//! An op takes microseconds, so workers spin between jobs; after some idle time they sleep, and
+//! the next job wakes them. The caller is thread 0. No queue, no stealing: a job's shares are fixed
+//! by the caller.
+
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Spins before a waiting thread starts to give up its time slice, and before it sleeps.
+const SPINS_BEFORE_YIELD: u32 = 4_000;
+const SPINS_BEFORE_SLEEP: u32 = 40_000;
+
+type Job = *const (dyn Fn(usize) + Sync);
+
+/// The threads. Dropping the pool ends them.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Counts jobs; a worker that sees a new number runs the job.
+    epoch: AtomicU64,
+    job: UnsafeCell<Option<Job>>,
+    /// Workers that have not finished the current job.
+    running: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    sleepers: Mutex<usize>,
+    wake: Condvar,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: `job` is written only by `Pool::run` while no worker runs one (`running` is 0), and read
+// by workers only after they saw the epoch that was stored after it.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the closure behind the pointer is `Sync`.
+unsafe impl Send for Shared {}
+
+impl Pool {
+    /// A pool of `n_threads`, the caller's own included.
+    pub fn new(n_threads: usize) -> std::io::Result<Pool> {
+        let shared = Arc::new(Shared {
+            epoch: AtomicU64::new(0),
+            job: UnsafeCell::new(None),
+            running: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sleepers: Mutex::new(0),
+            wake: Condvar::new(),
+        });
+        // Built first, so that its drop ends the threads already started if a later one fails.
+        let mut pool = Pool { shared, workers: Vec::new() };
+        for thread in 1..n_threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let name = format!("paceline-cpu-{thread}");
+            let body = move || work(&shared, thread);
+            pool.workers.push(std::thread::Builder::new().name(name).spawn(body)?);
+        }
+        Ok(pool)
+    }
+
+    pub fn n_threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `job(thread)` on every thread and returns when all are done.
+    ///
+    /// # Panics
+    /// If the job panics on any thread. Takes `&mut self`: jobs do not nest.
+    pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        if self.workers.is_empty() {
+            return job(0);
+        }
+        let shared = &*self.shared;
+        let erased = std::ptr::from_ref(job);
+        // SAFETY: no worker runs (`&mut self`, and the last `run` waited for all). The transmute
+        // only erases the lifetime: this function does not return or unwind before every worker
+        // is done with the job.
+        unsafe {
+            *shared.job.get() =
+                Some(std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(erased));
+        }
+        shared.running.store(self.workers.len(), Ordering::Relaxed);
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        if *lock(&shared.sleepers) > 0 {
+            shared.wake.notify_all();
+        }
+        let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
+        wait_until(|| shared.running.load(Ordering::Acquire) == 0);
+        if let Err(panic) = mine {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!shared.panicked.swap(false, Ordering::Relaxed), "a kernel thread panicked");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        drop(lock(&self.shared.sleepers));
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker's panic was reported by the `run` it happened in.
+            let _ = worker.join();
+        }
+    }
+}
+
+fn lock(sleepers: &Mutex<usize>) -> std::sync::MutexGuard<'_, usize> {
+    sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait_until(done: impl Fn() -> bool) {
+    let mut spins = 0;
+    while !done() {
+        spins += 1;
+        if spins < SPINS_BEFORE_YIELD {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn work(shared: &Shared, thread: usize) {
+    let mut seen = 0;
+    loop {
+        seen = next_epoch(shared, seen);
+        if shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: the job was stored before the epoch we saw and stays until `running` is 0.
+        let ok = catch_unwind(AssertUnwindSafe(|| unsafe {
+            if let Some(job) = *shared.job.get() {
+                (*job)(thread);
+            }
+        }));
+        if ok.is_err() {
+            shared.panicked.store(true, Ordering::Relaxed);
+        }
+        shared.running.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Waits for an epoch other than `seen`: spins, then yields, then sleeps.
+fn next_epoch(shared: &Shared, seen: u64) -> u64 {
+    let current = || shared.epoch.load(Ordering::SeqCst);
+    for spin in 0..SPINS_BEFORE_SLEEP {
+        if current() != seen {
+            return current();
+        }
+        if spin < SPINS_BEFORE_YIELD {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    }
+    let mut sleepers = lock(&shared.sleepers);
+    *sleepers += 1;
+    while current() == seen {
+        sleepers = shared.wake.wait(sleepers).unwrap_or_else(PoisonError::into_inner);
+    }
+    *sleepers -= 1;
+    current()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_runs_every_job_once() {
+        let mut pool = Pool::new(3).unwrap();
+        let counts: Vec<AtomicUsize> = (0..3).map(|_| AtomicUsize::new(0)).collect();
+        for _ in 0..1000 {
+            pool.run(&|thread| {
+                counts[thread].fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1000));
+    }
+
+    #[test]
+    fn sleeping_workers_wake() {
+        let mut pool = Pool::new(2).unwrap();
+        for _ in 0..3 {
+            // Wait until the worker really sleeps; it does after a bounded number of spins.
+            while *lock(&pool.shared.sleepers) == 0 {
+                std::thread::yield_now();
+            }
+            let ran = AtomicUsize::new(0);
+            pool.run(&|_| {
+                ran.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(ran.into_inner(), 2);
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let mut pool = Pool::new(2).unwrap();
+        for culprit in 0..2 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(&|thread| assert_ne!(thread, culprit));
+            }));
+            assert!(result.is_err());
+        }
+        pool.run(&|_| ());
+    }
+}

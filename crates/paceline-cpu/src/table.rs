@@ -1,0 +1,171 @@
+//! The kernels of each instruction set, as a table of function pointers chosen once.
+
+use std::ops::Range;
+
+use crate::acts::{ActView, ActViewMut};
+use crate::isa::Isa;
+use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask};
+use crate::kernels::matmul_quant::Output;
+use crate::kernels::{attention, matmul_float, matmul_quant, reduce, rows};
+use crate::packed::MatrixView;
+
+/// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
+/// the table itself may be used only on a machine that has the instruction set.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
+    pub(crate) attend:
+        unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch),
+    pub(crate) store_kv:
+        unsafe fn((*const f32, *const f32), (*mut u16, *mut u16), usize, usize, usize),
+    pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
+    pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, usize),
+    pub(crate) gated: unsafe fn(*mut f32, *const f32, usize, bool),
+    pub(crate) rope: unsafe fn(*mut f32, *const f32, *const f32, usize),
+    pub(crate) add: unsafe fn(*mut f32, *const f32, usize),
+    pub(crate) softcap: unsafe fn(*mut f32, usize, f32),
+    pub(crate) max_finite: fn(&[f32]) -> f32,
+    pub(crate) argmax: fn(&[f32]) -> usize,
+    pub(crate) sum_exp: fn(&[f32], f32) -> f32,
+}
+
+impl Kernels {
+    /// The table for an instruction set that [`Isa::require`] has granted.
+    pub(crate) fn of(isa: Isa) -> &'static Kernels {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &avx512::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2::KERNELS,
+            _ => &scalar::KERNELS,
+        }
+    }
+}
+
+/// Stamps out the entry points of one instruction set: the generic kernels over its lanes, inlined
+/// into functions that carry its target features.
+macro_rules! entries {
+    ($isa:ident, $lanes:ty $(, $features:literal)?) => {
+        #[allow(
+            clippy::missing_safety_doc,
+            clippy::undocumented_unsafe_blocks,
+            reason = "the contracts are those of the generic kernels; see `Kernels`"
+        )]
+        mod $isa {
+            use super::*;
+
+            type V = $lanes;
+
+            pub(super) static KERNELS: Kernels = Kernels {
+                matmul,
+                attend,
+                store_kv,
+                rms_norm,
+                put_acts,
+                gated,
+                rope,
+                add,
+                softcap,
+                max_finite: |x| unsafe { max_finite(x.as_ptr(), x.len()) },
+                argmax: |x| unsafe { argmax(x.as_ptr(), x.len()) },
+                sum_exp: |x, max| unsafe { sum_exp(x.as_ptr(), x.len(), max) },
+            };
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn matmul(
+                w: MatrixView,
+                panels: Range<usize>,
+                acts: ActView,
+                n_rows: usize,
+                out: Output,
+            ) {
+                unsafe {
+                    match w {
+                        MatrixView::Quant(w) => {
+                            matmul_quant::matmul::<V>(w, panels, acts, n_rows, out)
+                        }
+                        MatrixView::Float(w) => {
+                            matmul_float::matmul::<V>(w, panels, acts, n_rows, out)
+                        }
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn attend(
+                args: &AttentionArgs,
+                task: &AttentionTask,
+                tables: *const u32,
+                scratch: &mut AttentionScratch,
+            ) {
+                unsafe { attention::attend::<V>(args, task, tables, scratch) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn store_kv(
+                kv: (*const f32, *const f32),
+                pools: (*mut u16, *mut u16),
+                slot: usize,
+                n_kv_heads: usize,
+                head_dim: usize,
+            ) {
+                unsafe { attention::store_kv::<V>(kv, pools, slot, n_kv_heads, head_dim) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rms_norm(x: *const f32, w: *const f32, eps: f32, n: usize, out: *mut f32) {
+                unsafe { rows::rms_norm::<V>(x, w, eps, n, out) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn put_acts(x: *const f32, acts: ActViewMut, row: usize) {
+                unsafe { rows::put_acts::<V>(x, acts, row) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn gated(gate: *mut f32, up: *const f32, n: usize, gelu: bool) {
+                unsafe { rows::gated::<V>(gate, up, n, gelu) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rope(x: *mut f32, cos: *const f32, sin: *const f32, half: usize) {
+                unsafe { rows::rope::<V>(x, cos, sin, half) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn add(x: *mut f32, y: *const f32, n: usize) {
+                unsafe { rows::add::<V>(x, y, n) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn softcap(x: *mut f32, n: usize, cap: f32) {
+                unsafe { rows::softcap::<V>(x, n, cap) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn max_finite(x: *const f32, n: usize) -> f32 {
+                unsafe { reduce::max_finite::<V>(x, n) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn argmax(x: *const f32, n: usize) -> usize {
+                unsafe { reduce::argmax::<V>(x, n) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn sum_exp(x: *const f32, n: usize, max: f32) -> f32 {
+                unsafe { reduce::sum_exp::<V>(x, n, max) }
+            }
+        }
+    };
+}
+
+entries!(scalar, crate::lanes::scalar::ScalarLanes);
+#[cfg(target_arch = "x86_64")]
+entries!(avx2, crate::lanes::avx2::Avx2Lanes, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+entries!(
+    avx512,
+    crate::lanes::avx512::Avx512Lanes,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+);
