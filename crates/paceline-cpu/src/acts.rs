@@ -6,13 +6,13 @@ pub const ACT_BLOCK: usize = 32;
 /// What a kernel needs to know of thirty-two quantised activations besides the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
-pub struct ActBlock {
+pub(crate) struct ActBlock {
     /// Value of one unit.
-    pub scale: f32,
+    pub(crate) scale: f32,
     /// `scale` times the sum of the bytes: what a weight's minimum is multiplied with.
-    pub scaled_sum: f32,
+    pub(crate) scaled_sum: f32,
     /// Sums of the first and the last sixteen bytes.
-    pub sums: [i32; 2],
+    pub(crate) sums: [i32; 2],
 }
 
 /// Rows of activations, quantised to bytes in blocks of 32 and, where float weights need them,
@@ -75,7 +75,6 @@ impl Acts {
             floats: self.floats.as_ptr(),
             bytes: self.bytes.as_ptr(),
             blocks: self.blocks.as_ptr(),
-            n_cols: self.n_cols,
         }
     }
 
@@ -96,7 +95,6 @@ pub(crate) struct ActView {
     pub(crate) floats: *const f32,
     pub(crate) bytes: *const i8,
     pub(crate) blocks: *const ActBlock,
-    pub(crate) n_cols: usize,
 }
 
 /// [`Acts`] for kernels that fill in rows.

@@ -124,7 +124,10 @@ impl fmt::Display for PackError {
                 write!(f, "rows of {n_cols} values are not whole blocks of {block}")
             }
             PackError::NotFinite { row } => {
-                write!(f, "row {row} holds a weight that is not a finite number; the file is damaged")
+                write!(
+                    f,
+                    "row {row} holds a weight that is not a finite number; the file is damaged"
+                )
             }
         }
     }
@@ -206,9 +209,8 @@ impl PackedMatrix {
     }
 
     pub(crate) fn view(&self) -> MatrixView {
-        let float = |data| {
-            MatrixView::Float(FloatView { data, n_rows: self.n_rows, n_cols: self.n_cols })
-        };
+        let float =
+            |data| MatrixView::Float(FloatView { data, n_rows: self.n_rows, n_cols: self.n_cols });
         match &self.data {
             Data::Quant { layout, zero, bytes } => MatrixView::Quant(QuantView {
                 data: bytes.as_ptr(),

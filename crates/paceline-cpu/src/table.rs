@@ -14,8 +14,7 @@ use crate::packed::MatrixView;
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
-    pub(crate) attend:
-        unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch),
+    pub(crate) attend: unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch),
     pub(crate) store_kv:
         unsafe fn((*const f32, *const f32), (*mut u16, *mut u16), usize, usize, usize),
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),

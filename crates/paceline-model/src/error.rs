@@ -10,10 +10,7 @@ use paceline_cpu::quant::TensorType;
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error("{}: {source}", path.display())]
-    At {
-        path: PathBuf,
-        source: Box<ModelError>,
-    },
+    At { path: PathBuf, source: Box<ModelError> },
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
 
@@ -27,12 +24,7 @@ pub enum ModelError {
         "the file ends in the middle of {what}: {needed} bytes needed at offset {offset}, \
          {left} left; it may be truncated, so download it again"
     )]
-    Truncated {
-        what: &'static str,
-        offset: usize,
-        needed: u64,
-        left: usize,
-    },
+    Truncated { what: &'static str, offset: usize, needed: u64, left: usize },
     #[error("{what} at offset {offset} is not valid UTF-8")]
     NotUtf8 { what: &'static str, offset: usize },
     #[error("metadata key {key:?} has type {id}, which GGUF does not define")]
@@ -46,11 +38,7 @@ pub enum ModelError {
     #[error("the file has no metadata key {0:?}, which this model needs")]
     MissingKey(String),
     #[error("metadata key {key:?} should be {expected}, but is {found}")]
-    WrongKeyType {
-        key: String,
-        expected: &'static str,
-        found: String,
-    },
+    WrongKeyType { key: String, expected: &'static str, found: String },
     #[error("general.alignment is {0}; it must be a power of two no larger than 65536")]
     BadAlignment(u64),
 
@@ -60,32 +48,17 @@ pub enum ModelError {
     BadDimCount { name: String, n_dims: u32 },
     #[error("tensor {name:?} has the impossible shape {dims:?}")]
     BadDims { name: String, dims: Vec<u64> },
-    #[error(
-        "tensor {name:?} has type {ty}, which is not supported; supported are {}",
-        supported()
-    )]
+    #[error("tensor {name:?} has type {ty}, which is not supported; supported are {}", supported())]
     UnknownTensorType { name: String, ty: String },
     #[error("tensor {name:?} has rows of {n_cols} values, which are not whole blocks of {ty}")]
-    PartialBlock {
-        name: String,
-        ty: TensorType,
-        n_cols: usize,
-    },
+    PartialBlock { name: String, ty: TensorType, n_cols: usize },
     #[error("tensor {name:?} starts at {offset}, which is not a multiple of {alignment}")]
-    MisalignedTensor {
-        name: String,
-        offset: u64,
-        alignment: u64,
-    },
+    MisalignedTensor { name: String, offset: u64, alignment: u64 },
     #[error(
         "tensor {name:?} lies outside the file ({n_bytes} bytes at data offset {offset}); the \
          file may be truncated, so download it again"
     )]
-    TensorOutOfFile {
-        name: String,
-        offset: u64,
-        n_bytes: u64,
-    },
+    TensorOutOfFile { name: String, offset: u64, n_bytes: u64 },
     #[error("tensors {first:?} and {second:?} overlap")]
     OverlappingTensors { first: String, second: String },
 }
@@ -95,10 +68,7 @@ impl ModelError {
     pub fn at(self, path: &Path) -> Self {
         match self {
             Self::At { .. } => self,
-            other => Self::At {
-                path: path.to_owned(),
-                source: Box::new(other),
-            },
+            other => Self::At { path: path.to_owned(), source: Box::new(other) },
         }
     }
 

@@ -10,7 +10,7 @@
 //! queries that read the same KV head walk together so that a block is fetched once for all.
 
 use crate::kernels::rows::softcap_lanes;
-use crate::lanes::{Lanes, WIDTH, max_lane, sum_lanes};
+use crate::lanes::{Lanes, WIDTH, sum_lanes};
 use crate::math::exp;
 
 /// Token slots of a KV block.
@@ -259,7 +259,7 @@ unsafe fn weigh<V: Lanes>(
     unsafe {
         let [low, high] = [0, WIDTH].map(|half| V::load(scores.as_ptr().add(half)));
         let before = scratch.maxima[query];
-        let now = max_lane(low.max(high)).max(before);
+        let now = low.max(high).max_lane().max(before);
         scratch.maxima[query] = now;
         let decay = exp(V::splat(before - now));
         let mut decays = [0.0; WIDTH];

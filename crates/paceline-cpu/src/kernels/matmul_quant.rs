@@ -182,7 +182,8 @@ unsafe fn tile<V: Lanes, F: Format, const R: usize>(
                 for r in 0..R {
                     let meta = &*metas[r].add(block);
                     let acts = bytes[r].add(block * ACT_BLOCK + 16 * g);
-                    sums[r] = add_group::<V, F>(sums[r], codes, acts, meta, g, w.zero, (scale, min));
+                    sums[r] =
+                        add_group::<V, F>(sums[r], codes, acts, meta, g, w.zero, (scale, min));
                 }
             }
             weights = weights.add(F::BLOCK_BYTES);
@@ -202,7 +203,8 @@ unsafe fn load_block<V: Lanes, F: Format>(from: *const u8) -> [V::Codes; 8] {
     // SAFETY: a block has four (nibbles) or eight vectors of sixty-four bytes.
     unsafe {
         if F::NIBBLES {
-            let [a, b, c, d] = std::array::from_fn(|i| V::split_nibbles(V::load_codes(from.add(64 * i))));
+            let [a, b, c, d] =
+                std::array::from_fn(|i| V::split_nibbles(V::load_codes(from.add(64 * i))));
             [a.0, b.0, c.0, d.0, a.1, b.1, c.1, d.1]
         } else {
             std::array::from_fn(|i| V::load_codes(from.add(64 * i)))
@@ -280,11 +282,8 @@ pub(crate) unsafe fn finish<V: Lanes>(sum: V, out: Output, at: usize, n_outputs:
     // SAFETY: the caller vouches for the elements.
     unsafe {
         let to = out.data.add(at);
-        let value = if out.add {
-            sum.add(crate::lanes::load_first(to, n_outputs, 0.0))
-        } else {
-            sum
-        };
+        let value =
+            if out.add { sum.add(crate::lanes::load_first(to, n_outputs, 0.0)) } else { sum };
         store_first(value, to, n_outputs);
     }
 }

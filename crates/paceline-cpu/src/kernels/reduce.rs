@@ -1,6 +1,6 @@
 //! Readings of one row of logits.
 
-use crate::lanes::{Lanes, WIDTH, load_first, max_lane, sum_lanes};
+use crate::lanes::{Lanes, WIDTH, load_first, sum_lanes};
 use crate::math::{exp, for_each_run};
 
 /// The largest element, or `NaN` if any element is not a finite number.
@@ -19,7 +19,7 @@ pub(crate) unsafe fn max_finite<V: Lanes>(x: *const f32, n: usize) -> f32 {
             best = v.max(best);
             poison = v.mul_add(V::splat(0.0), poison);
         });
-        max_lane(best) + sum_lanes(poison)
+        best.max_lane() + sum_lanes(poison)
     }
 }
 
@@ -35,10 +35,10 @@ pub(crate) unsafe fn argmax<V: Lanes>(x: *const f32, n: usize) -> usize {
         for_each_run(n, |i, count| {
             best = load_first::<V>(x.add(i), count, f32::NEG_INFINITY).max(best);
         });
-        let best = max_lane(best);
+        let best = best.max_lane();
         let mut i = 0;
         while i + WIDTH <= n {
-            if max_lane(V::load(x.add(i))) == best {
+            if V::load(x.add(i)).max_lane() == best {
                 break;
             }
             i += WIDTH;

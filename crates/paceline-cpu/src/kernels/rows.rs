@@ -1,7 +1,7 @@
 //! Kernels that work on one row at a time: norm, quantisation, rope, activations.
 
 use crate::acts::{ACT_BLOCK, ActBlock, ActViewMut};
-use crate::lanes::{Lanes, WIDTH, load_first, max_lane, store_first, sum_lanes};
+use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
 use crate::math::{for_each_run, gelu_tanh, map, silu, tanh};
 
 /// `out = x / rms(x) * weight`.
@@ -50,7 +50,7 @@ pub(crate) unsafe fn quantize<V: Lanes>(
             let halves = [V::load(x.add(at)), V::load(x.add(at + WIDTH))];
             let zero = V::splat(0.0);
             let [a, b] = halves.map(|v| v.max(zero.sub(v)));
-            let largest = max_lane(a.max(b));
+            let largest = a.max(b).max_lane();
             let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             for (half, v) in halves.into_iter().enumerate() {
                 v.mul(V::splat(inverse)).store_rounded_i8(bytes.add(at + half * WIDTH));

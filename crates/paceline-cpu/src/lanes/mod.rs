@@ -46,6 +46,11 @@ pub(crate) unsafe trait Lanes: Copy {
     /// The larger; `other` if either is not a number.
     unsafe fn max(self, other: Self) -> Self;
     unsafe fn min(self, other: Self) -> Self;
+    /// The largest lane. Lanes must be numbers.
+    #[inline(always)]
+    unsafe fn max_lane(self) -> f32 {
+        to_array(self).into_iter().fold(f32::NEG_INFINITY, |m, x| if x > m { x } else { m })
+    }
     /// Keeps the first `n` lanes and fills the rest with `fill`.
     unsafe fn keep_first(self, n: usize, fill: f32) -> Self;
 
@@ -125,11 +130,4 @@ pub(crate) fn sum_lanes<V: Lanes>(v: V) -> f32 {
         half /= 2;
     }
     a[0]
-}
-
-/// The largest lane.
-#[inline(always)]
-pub(crate) fn max_lane<V: Lanes>(v: V) -> f32 {
-    let a = to_array(v);
-    a.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m })
 }

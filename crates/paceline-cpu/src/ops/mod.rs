@@ -34,7 +34,8 @@ impl Cpu {
     pub fn new(isa: Isa, n_threads: usize, max_head_dim: usize) -> std::io::Result<Cpu> {
         let isa = isa.require().map_err(std::io::Error::other)?;
         let pool = Pool::new(n_threads)?;
-        let attention = (0..pool.n_threads()).map(|_| AttentionScratch::new(max_head_dim)).collect();
+        let attention =
+            (0..pool.n_threads()).map(|_| AttentionScratch::new(max_head_dim)).collect();
         Ok(Cpu { isa, kernels: Kernels::of(isa), pool, attention, tasks: Vec::new() })
     }
 

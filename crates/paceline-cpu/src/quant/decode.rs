@@ -26,17 +26,9 @@ pub fn unpack_row(
 ) {
     assert!(!ty.is_float(), "{ty} has no codes");
     let groups = codes.len() / ty.group_len();
-    assert_eq!(
-        Some(bytes.len()),
-        ty.row_bytes(codes.len()),
-        "bytes of a {ty} row"
-    );
+    assert_eq!(Some(bytes.len()), ty.row_bytes(codes.len()), "bytes of a {ty} row");
     assert_eq!(scales.len(), groups, "scales of a {ty} row");
-    assert_eq!(
-        mins.len(),
-        if ty.has_min() { groups } else { 0 },
-        "mins of a {ty} row"
-    );
+    assert_eq!(mins.len(), if ty.has_min() { groups } else { 0 }, "mins of a {ty} row");
 
     let groups_per_block = ty.block_len() / ty.group_len();
     let mins_per_block = if ty.has_min() { groups_per_block } else { 0 };
@@ -58,11 +50,7 @@ pub fn unpack_row(
 /// # Panics
 /// When `bytes` and `out` are not of the same whole blocks.
 pub fn dequantize_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(
-        Some(bytes.len()),
-        ty.row_bytes(out.len()),
-        "bytes of a {ty} row"
-    );
+    assert_eq!(Some(bytes.len()), ty.row_bytes(out.len()), "bytes of a {ty} row");
     match ty {
         TensorType::F32 => widen(bytes, out, f32::from_le_bytes),
         TensorType::F16 => widen(bytes, out, |b| f16::from_le_bytes(b).to_f32()),
@@ -89,10 +77,7 @@ fn dequantize_blocks(ty: TensorType, bytes: &[u8], out: &mut [f32]) {
     let mut scales = [0.0; MAX_GROUPS];
     let mut mins = [0.0; MAX_GROUPS];
     let n_mins = if ty.has_min() { groups } else { 0 };
-    for (block, out) in bytes
-        .chunks_exact(ty.block_bytes())
-        .zip(out.chunks_exact_mut(len))
-    {
+    for (block, out) in bytes.chunks_exact(ty.block_bytes()).zip(out.chunks_exact_mut(len)) {
         let (codes, scales) = (&mut codes[..len], &mut scales[..groups]);
         unpack_row(ty, block, codes, scales, &mut mins[..n_mins]);
         for (g, out) in out.chunks_exact_mut(group_len).enumerate() {

@@ -17,11 +17,7 @@ pub fn can_quantize(ty: TensorType) -> bool {
 /// # Panics
 /// When the type has no quantiser here (see [`can_quantize`]), or `values` are not whole blocks.
 pub fn quantize_row(ty: TensorType, values: &[f32], out: &mut Vec<u8>) {
-    assert!(
-        ty.row_bytes(values.len()).is_some(),
-        "{} values of {ty}",
-        values.len()
-    );
+    assert!(ty.row_bytes(values.len()).is_some(), "{} values of {ty}", values.len());
     let encode = block_encoder(ty).unwrap_or_else(|| panic!("no quantiser for {ty}"));
     for block in values.chunks_exact(ty.block_len()) {
         encode(block, out);
@@ -46,9 +42,7 @@ fn block_encoder(ty: TensorType) -> Option<EncodeBlock> {
 /// The scale is signed: the value of largest magnitude gets code 0, the one code without a mirror
 /// image, and so keeps full resolution.
 fn encode_q4_0(values: &[f32], out: &mut Vec<u8>) {
-    let extreme = values
-        .iter()
-        .fold(0.0f32, |m, &v| if v.abs() > m.abs() { v } else { m });
+    let extreme = values.iter().fold(0.0f32, |m, &v| if v.abs() > m.abs() { v } else { m });
     let d = extreme / -8.0;
     let inverse = inverse(d);
     out.extend(f16::from_f32(d).to_le_bytes());
@@ -80,9 +74,5 @@ fn inverse(d: f32) -> f32 {
 fn pack_nibbles(values: &[f32], out: &mut Vec<u8>, code: impl Fn(f32) -> f32) {
     let code = |v: f32| code(v).round().clamp(0.0, 15.0) as u8;
     let (low, high) = values.split_at(16);
-    out.extend(
-        low.iter()
-            .zip(high)
-            .map(|(&low, &high)| code(low) | code(high) << 4),
-    );
+    out.extend(low.iter().zip(high).map(|(&low, &high)| code(low) | code(high) << 4));
 }

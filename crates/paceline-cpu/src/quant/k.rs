@@ -29,9 +29,7 @@ pub(super) fn unpack_q3_k(block: &[u8], out: Unpacked<'_>) {
     two_bit_codes(&block[32..96], out.codes);
     // The third bit is set where four is *not* subtracted, which is the code's own third bit.
     for (r, codes) in out.codes.chunks_exact_mut(32).enumerate() {
-        plane(&block[..32], codes, |byte, code| {
-            code | (byte >> r & 1) << 2
-        });
+        plane(&block[..32], codes, |byte, code| code | (byte >> r & 1) << 2);
     }
 }
 
@@ -44,9 +42,7 @@ pub(super) fn unpack_q5_k(block: &[u8], out: Unpacked<'_>) {
     six_bit_scales(block, out.scales, out.mins);
     four_bit_codes(&block[48..176], out.codes);
     for (r, codes) in out.codes.chunks_exact_mut(32).enumerate() {
-        plane(&block[16..48], codes, |byte, code| {
-            code | (byte >> r & 1) << 4
-        });
+        plane(&block[16..48], codes, |byte, code| code | (byte >> r & 1) << 4);
     }
 }
 
@@ -59,9 +55,7 @@ pub(super) fn unpack_q6_k(block: &[u8], out: Unpacked<'_>) {
     // bits as four planes of 32.
     for (half, codes) in out.codes.chunks_exact_mut(128).enumerate() {
         for (r, codes) in codes.chunks_exact_mut(64).enumerate() {
-            plane(&block[64 * half..][..64], codes, |byte, _| {
-                byte >> (4 * r) & 15
-            });
+            plane(&block[64 * half..][..64], codes, |byte, _| byte >> (4 * r) & 15);
         }
         let high = &block[128 + 32 * half..][..32];
         for (r, codes) in codes.chunks_exact_mut(32).enumerate() {
@@ -80,18 +74,14 @@ fn plane(bytes: &[u8], codes: &mut [u8], field: impl Fn(u8, u8) -> u8) {
 /// 64 bytes as 256 codes: each 32 bytes hold four planes of 32.
 fn two_bit_codes(packed: &[u8], codes: &mut [u8]) {
     for (r, codes) in codes.chunks_exact_mut(32).enumerate() {
-        plane(&packed[32 * (r / 4)..][..32], codes, |byte, _| {
-            byte >> (2 * (r % 4)) & 3
-        });
+        plane(&packed[32 * (r / 4)..][..32], codes, |byte, _| byte >> (2 * (r % 4)) & 3);
     }
 }
 
 /// 128 bytes as 256 codes: each 32 bytes hold two planes of 32.
 fn four_bit_codes(packed: &[u8], codes: &mut [u8]) {
     for (r, codes) in codes.chunks_exact_mut(32).enumerate() {
-        plane(&packed[32 * (r / 2)..][..32], codes, |byte, _| {
-            byte >> (4 * (r % 2)) & 15
-        });
+        plane(&packed[32 * (r / 2)..][..32], codes, |byte, _| byte >> (4 * (r % 2)) & 15);
     }
 }
 

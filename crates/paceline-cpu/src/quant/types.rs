@@ -56,9 +56,7 @@ impl TensorType {
 
     /// The type of that [`name`](Self::name), whatever its case.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|ty| ty.name().eq_ignore_ascii_case(name))
+        Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(name))
     }
 
     /// True for the types that hold plain numbers: one value a block, no codes.
@@ -163,9 +161,5 @@ fn centred(
 
 /// Codes of `bits` bits that count upwards from the group's min.
 fn with_min(name: &'static str, blocks: (usize, usize), group_len: usize, bits: u32) -> Layout {
-    Layout {
-        zero_point: 0,
-        has_min: true,
-        ..centred(name, blocks, group_len, bits)
-    }
+    Layout { zero_point: 0, has_min: true, ..centred(name, blocks, group_len, bits) }
 }

@@ -50,12 +50,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header> {
     for _ in 0..n_tensors {
         tensors.push(parse_tensor(&mut cursor)?);
     }
-    Ok(Header {
-        version,
-        metadata,
-        tensors,
-        end: cursor.at,
-    })
+    Ok(Header { version, metadata, tensors, end: cursor.at })
 }
 
 fn parse_version(cursor: &mut Cursor<'_>) -> Result<u32> {
@@ -64,9 +59,7 @@ fn parse_version(cursor: &mut Cursor<'_>) -> Result<u32> {
         b"GGUF" => {}
         b"FUGG" => return Err(ModelError::BigEndian),
         other => {
-            return Err(ModelError::NotGguf {
-                found: other.to_vec(),
-            });
+            return Err(ModelError::NotGguf { found: other.to_vec() });
         }
     }
     cursor.at = 4;
@@ -94,20 +87,14 @@ fn parse_value(cursor: &mut Cursor<'_>, key: &str, type_id: u32) -> Result<Value
         11 => Value::I64(i64::from_le_bytes(cursor.array(WHAT)?)),
         12 => Value::F64(f64::from_le_bytes(cursor.array(WHAT)?)),
         id => {
-            return Err(ModelError::UnknownValueType {
-                key: key.to_owned(),
-                id,
-            });
+            return Err(ModelError::UnknownValueType { key: key.to_owned(), id });
         }
     })
 }
 
 fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array> {
     if depth > MAX_ARRAY_DEPTH {
-        return Err(ModelError::NestedTooDeep {
-            key: key.to_owned(),
-            limit: MAX_ARRAY_DEPTH,
-        });
+        return Err(ModelError::NestedTooDeep { key: key.to_owned(), limit: MAX_ARRAY_DEPTH });
     }
     let type_id = cursor.u32("an array's type")?;
     let len = cursor.u64("an array's length")?;
@@ -126,10 +113,7 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array
         11 => Array::I64(cursor.numbers(len, i64::from_le_bytes)?),
         12 => Array::F64(cursor.numbers(len, f64::from_le_bytes)?),
         id => {
-            return Err(ModelError::UnknownValueType {
-                key: key.to_owned(),
-                id,
-            });
+            return Err(ModelError::UnknownValueType { key: key.to_owned(), id });
         }
     })
 }
@@ -138,10 +122,7 @@ fn parse_bool(cursor: &mut Cursor<'_>, key: &str) -> Result<bool> {
     match cursor.array("a bool")? {
         [0] => Ok(false),
         [1] => Ok(true),
-        [byte] => Err(ModelError::BadBool {
-            key: key.to_owned(),
-            byte,
-        }),
+        [byte] => Err(ModelError::BadBool { key: key.to_owned(), byte }),
     }
 }
 
@@ -151,17 +132,10 @@ fn parse_tensor(cursor: &mut Cursor<'_>) -> Result<RawTensor> {
     if !(1..=4).contains(&n_dims) {
         return Err(ModelError::BadDimCount { name, n_dims });
     }
-    let dims = (0..n_dims)
-        .map(|_| cursor.u64("a tensor's dimension"))
-        .collect::<Result<_>>()?;
+    let dims = (0..n_dims).map(|_| cursor.u64("a tensor's dimension")).collect::<Result<_>>()?;
     let type_id = cursor.u32("a tensor's type")?;
     let offset = cursor.u64("a tensor's offset")?;
-    Ok(RawTensor {
-        name,
-        dims,
-        type_id,
-        offset,
-    })
+    Ok(RawTensor { name, dims, type_id, offset })
 }
 
 /// A place in the bytes; every read checks what is left.
@@ -177,16 +151,8 @@ impl<'a> Cursor<'a> {
 
     fn take(&mut self, n: u64, what: &'static str) -> Result<&'a [u8]> {
         let left = self.left();
-        let truncated = || ModelError::Truncated {
-            what,
-            offset: self.at,
-            needed: n,
-            left,
-        };
-        let len = usize::try_from(n)
-            .ok()
-            .filter(|&n| n <= left)
-            .ok_or_else(truncated)?;
+        let truncated = || ModelError::Truncated { what, offset: self.at, needed: n, left };
+        let len = usize::try_from(n).ok().filter(|&n| n <= left).ok_or_else(truncated)?;
         let taken = &self.bytes[self.at..][..len];
         self.at += len;
         Ok(taken)
@@ -218,18 +184,10 @@ impl<'a> Cursor<'a> {
     /// memory reserved for them is in proportion to the file.
     fn count(&self, count: u64, min_bytes: usize, what: &'static str) -> Result<usize> {
         let most = self.left() / min_bytes;
-        usize::try_from(count)
-            .ok()
-            .filter(|&count| count <= most)
-            .ok_or_else(|| {
-                let needed = count.saturating_mul(min_bytes as u64);
-                ModelError::Truncated {
-                    what,
-                    offset: self.at,
-                    needed,
-                    left: self.left(),
-                }
-            })
+        usize::try_from(count).ok().filter(|&count| count <= most).ok_or_else(|| {
+            let needed = count.saturating_mul(min_bytes as u64);
+            ModelError::Truncated { what, offset: self.at, needed, left: self.left() }
+        })
     }
 
     fn items<T>(
@@ -249,11 +207,6 @@ impl<'a> Cursor<'a> {
     fn numbers<const N: usize, T>(&mut self, len: u64, read: fn([u8; N]) -> T) -> Result<Vec<T>> {
         let len = self.count(len, N, "an array")?;
         let bytes = self.take((len * N) as u64, "an array")?;
-        Ok(bytes
-            .as_chunks::<N>()
-            .0
-            .iter()
-            .map(|chunk| read(*chunk))
-            .collect())
+        Ok(bytes.as_chunks::<N>().0.iter().map(|chunk| read(*chunk)).collect())
     }
 }

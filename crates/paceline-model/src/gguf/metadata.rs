@@ -69,8 +69,7 @@ impl Metadata {
 
     /// As [`optional`](Self::optional), but the key must be there.
     pub fn required<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, ModelError> {
-        self.optional(key)?
-            .ok_or_else(|| ModelError::MissingKey(key.to_owned()))
+        self.optional(key)?.ok_or_else(|| ModelError::MissingKey(key.to_owned()))
     }
 
     /// Keys and values, sorted by key.

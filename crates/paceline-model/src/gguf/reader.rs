@@ -80,13 +80,7 @@ impl Gguf {
         }
         check_overlaps(&tensors)?;
         let (version, metadata) = (header.version, header.metadata);
-        Ok(Self {
-            bytes,
-            version,
-            metadata,
-            tensors,
-            by_name,
-        })
+        Ok(Self { bytes, version, metadata, tensors, by_name })
     }
 
     /// Version of the format: 2 or 3.
@@ -128,78 +122,42 @@ struct DataLayout {
 
 impl DataLayout {
     fn new(metadata: &Metadata, header_end: usize, file_len: usize) -> Result<Self, ModelError> {
-        let alignment = metadata
-            .optional("general.alignment")?
-            .unwrap_or(DEFAULT_ALIGNMENT);
+        let alignment = metadata.optional("general.alignment")?.unwrap_or(DEFAULT_ALIGNMENT);
         if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
             return Err(ModelError::BadAlignment(alignment));
         }
         let start = (header_end as u64).next_multiple_of(alignment);
-        Ok(Self {
-            start,
-            file_len: file_len as u64,
-            alignment,
-        })
+        Ok(Self { start, file_len: file_len as u64, alignment })
     }
 
     fn check(&self, raw: RawTensor) -> Result<TensorInfo, ModelError> {
-        let RawTensor {
-            name,
-            dims: raw_dims,
-            type_id,
-            offset,
-        } = raw;
+        let RawTensor { name, dims: raw_dims, type_id, offset } = raw;
         let ty = match tensor_type::from_id(type_id) {
             Ok(ty) => ty,
             Err(ty) => return Err(ModelError::UnknownTensorType { name, ty }),
         };
         let Some((dims, rows)) = check_dims(&raw_dims) else {
-            return Err(ModelError::BadDims {
-                name,
-                dims: raw_dims,
-            });
+            return Err(ModelError::BadDims { name, dims: raw_dims });
         };
         let Some(row_bytes) = ty.row_bytes(dims[0]) else {
-            return Err(ModelError::PartialBlock {
-                name,
-                ty,
-                n_cols: dims[0],
-            });
+            return Err(ModelError::PartialBlock { name, ty, n_cols: dims[0] });
         };
         let Some(n_bytes) = row_bytes.checked_mul(rows) else {
-            return Err(ModelError::BadDims {
-                name,
-                dims: raw_dims,
-            });
+            return Err(ModelError::BadDims { name, dims: raw_dims });
         };
         if !offset.is_multiple_of(self.alignment) {
             let alignment = self.alignment;
-            return Err(ModelError::MisalignedTensor {
-                name,
-                offset,
-                alignment,
-            });
+            return Err(ModelError::MisalignedTensor { name, offset, alignment });
         }
         match self.range(offset, n_bytes as u64) {
-            Some(range) => Ok(TensorInfo {
-                name,
-                ty,
-                dims,
-                range,
-            }),
-            None => Err(ModelError::TensorOutOfFile {
-                name,
-                offset,
-                n_bytes: n_bytes as u64,
-            }),
+            Some(range) => Ok(TensorInfo { name, ty, dims, range }),
+            None => Err(ModelError::TensorOutOfFile { name, offset, n_bytes: n_bytes as u64 }),
         }
     }
 
     fn range(&self, offset: u64, n_bytes: u64) -> Option<Range<usize>> {
         let start = self.start.checked_add(offset)?;
-        let end = start
-            .checked_add(n_bytes)
-            .filter(|&end| end <= self.file_len)?;
+        let end = start.checked_add(n_bytes).filter(|&end| end <= self.file_len)?;
         Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 }
@@ -207,16 +165,11 @@ impl DataLayout {
 /// The dimensions as sizes, and the number of rows; `None` when one is zero or the number of
 /// values overflows.
 fn check_dims(raw: &[u64]) -> Option<(Vec<usize>, usize)> {
-    let dims: Vec<usize> = raw
-        .iter()
-        .map(|&d| usize::try_from(d).ok())
-        .collect::<Option<_>>()?;
+    let dims: Vec<usize> = raw.iter().map(|&d| usize::try_from(d).ok()).collect::<Option<_>>()?;
     if dims.contains(&0) {
         return None;
     }
-    let rows = dims[1..]
-        .iter()
-        .try_fold(1usize, |rows, &d| rows.checked_mul(d))?;
+    let rows = dims[1..].iter().try_fold(1usize, |rows, &d| rows.checked_mul(d))?;
     rows.checked_mul(dims[0])?;
     Some((dims, rows))
 }

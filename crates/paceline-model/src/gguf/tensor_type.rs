@@ -4,10 +4,7 @@ use paceline_cpu::quant::TensorType;
 
 /// The type with this number; else the name it has in the format, for the error message.
 pub(super) fn from_id(id: u32) -> Result<TensorType, String> {
-    TensorType::ALL
-        .into_iter()
-        .find(|ty| to_id(*ty) == id)
-        .ok_or_else(|| name_of_unsupported(id))
+    TensorType::ALL.into_iter().find(|ty| to_id(*ty) == id).ok_or_else(|| name_of_unsupported(id))
 }
 
 pub(super) fn to_id(ty: TensorType) -> u32 {
