@@ -4,7 +4,7 @@ use crate::lanes::{Lanes, WIDTH, load_first, store_first};
 
 /// 1.5 * 2^23: adding it rounds a small number to the nearest whole one, in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
-const LN_2_HIGH: f32 = 0.693_359_375;
+const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// Below this, `exp` is clamped: the result is tiny but normal.
 const EXP_MIN: f32 = -87.0;
@@ -25,7 +25,7 @@ pub(crate) unsafe fn exp<V: Lanes>(x: V) -> V {
         let r = n.mul_add(V::splat(-LN_2_HIGH), x);
         let r = n.mul_add(V::splat(-LN_2_LOW), r);
         let mut p = V::splat(1.987_569_1e-4);
-        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+        for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
             p = p.mul_add(r, V::splat(c));
         }
         let p = p.mul_add(r.mul(r), r).add(V::splat(1.0));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::acts::{ActView, ActViewMut};
 use crate::isa::Isa;
-use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask};
+use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, FreshKv};
 use crate::kernels::matmul_quant::Output;
 use crate::kernels::{attention, matmul_float, matmul_quant, reduce, rows};
 use crate::packed::MatrixView;
@@ -15,8 +15,7 @@ use crate::packed::MatrixView;
 pub(crate) struct Kernels {
     pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
     pub(crate) attend: unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch),
-    pub(crate) store_kv:
-        unsafe fn((*const f32, *const f32), (*mut u16, *mut u16), usize, usize, usize),
+    pub(crate) store_kv: unsafe fn(FreshKv, usize, usize, usize),
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, usize),
     pub(crate) gated: unsafe fn(*mut f32, *const f32, usize, bool),
@@ -102,13 +101,12 @@ macro_rules! entries {
 
             $(#[target_feature(enable = $features)])?
             unsafe fn store_kv(
-                kv: (*const f32, *const f32),
-                pools: (*mut u16, *mut u16),
+                fresh: FreshKv,
                 slot: usize,
                 n_kv_heads: usize,
                 head_dim: usize,
             ) {
-                unsafe { attention::store_kv::<V>(kv, pools, slot, n_kv_heads, head_dim) }
+                unsafe { attention::store_kv::<V>(fresh, slot, n_kv_heads, head_dim) }
             }
 
             $(#[target_feature(enable = $features)])?

@@ -1,6 +1,8 @@
 //! Every kernel, on every instruction set this machine has, against a plain oracle written here;
 //! and bit for bit against the scalar lanes, for odd sizes, any number of rows and threads.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use half::f16;
 use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, dequantize_row, random_row};

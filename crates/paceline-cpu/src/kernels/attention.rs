@@ -325,10 +325,10 @@ unsafe fn gather_columns<V: Lanes, const Q: usize, const N: usize>(
         for token in span.from..span.to {
             let row = values.add(token * head_dim + d);
             let v: [V; N] = std::array::from_fn(|n| V::load_f16(row.add(n * WIDTH)));
-            for q in 0..Q {
-                let weight = V::splat(scratch.scores.get_unchecked(query + q)[token]);
+            for (acc, scores) in acc.iter_mut().zip(&scratch.scores[query..query + Q]) {
+                let weight = V::splat(scores[token]);
                 for n in 0..N {
-                    acc[q][n] = v[n].mul_add(weight, acc[q][n]);
+                    acc[n] = v[n].mul_add(weight, acc[n]);
                 }
             }
         }
@@ -363,14 +363,22 @@ unsafe fn finish<V: Lanes>(
     }
 }
 
+/// One row's key and value, and the pools they go to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreshKv {
+    pub(crate) key: *const f32,
+    pub(crate) value: *const f32,
+    pub(crate) keys: *mut u16,
+    pub(crate) values: *mut u16,
+}
+
 /// Writes one row's keys and values of all KV heads into its slot.
 ///
 /// # Safety
-/// As [`Lanes`]; `k` and `v` hold `n_kv_heads * head_dim` elements, `slot` lies within the pools.
+/// As [`Lanes`]; key and value hold `n_kv_heads * head_dim` elements, `slot` lies within the pools.
 #[inline(always)]
 pub(crate) unsafe fn store_kv<V: Lanes>(
-    (k, v): (*const f32, *const f32),
-    (keys, values): (*mut u16, *mut u16),
+    fresh: FreshKv,
     slot: usize,
     n_kv_heads: usize,
     head_dim: usize,
@@ -382,11 +390,11 @@ pub(crate) unsafe fn store_kv<V: Lanes>(
             let mut column = [0u16; WIDTH];
             // SAFETY: the slot's column of keys and row of values lie within the block.
             unsafe {
-                V::load(v.add(head * head_dim + d))
-                    .store_f16(values.add(at + token * head_dim + d));
-                V::load(k.add(head * head_dim + d)).store_f16(column.as_mut_ptr());
+                V::load(fresh.value.add(head * head_dim + d))
+                    .store_f16(fresh.values.add(at + token * head_dim + d));
+                V::load(fresh.key.add(head * head_dim + d)).store_f16(column.as_mut_ptr());
                 for (i, x) in column.into_iter().enumerate() {
-                    *keys.add(at + (d + i) * KV_BLOCK + token) = x;
+                    *fresh.keys.add(at + (d + i) * KV_BLOCK + token) = x;
                 }
             }
         }

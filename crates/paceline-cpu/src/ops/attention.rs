@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::kernels::attention::{AttentionArgs, AttentionTask, KV_BLOCK, QUERIES};
+use crate::kernels::attention::{AttentionArgs, AttentionTask, FreshKv, KV_BLOCK, QUERIES};
 use crate::ops::{Cpu, Shared};
 
 /// One layer's pages: `[block][kv_head][head_dim][32]` keys, `[block][kv_head][32][head_dim]`
@@ -124,15 +124,13 @@ impl Cpu {
                             (kernels.rope)(head, cos, sin, half);
                         }
                     }
-                    let fresh = (rows[1].at(row * kv_width), values.at(row * kv_width));
-                    let slot = args.slots[row] as usize;
-                    (kernels.store_kv)(
-                        (fresh.0, fresh.1),
-                        (pools.0.at(0), pools.1.at(0)),
-                        slot,
-                        kv_width / d,
-                        d,
-                    );
+                    let fresh = FreshKv {
+                        key: rows[1].at(row * kv_width),
+                        value: values.at(row * kv_width),
+                        keys: pools.0.at(0),
+                        values: pools.1.at(0),
+                    };
+                    (kernels.store_kv)(fresh, args.slots[row] as usize, kv_width / d, d);
                 }
             }
         });

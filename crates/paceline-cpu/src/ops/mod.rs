@@ -81,6 +81,35 @@ impl Cpu {
         });
     }
 
+    /// Calls `f(row, its slice, its result, the thread's state)` for each row of `rows`. `states`
+    /// has one entry for each thread.
+    pub fn for_each_row_with<T: Send, R: Send, S: Send>(
+        &mut self,
+        rows: &mut [T],
+        results: &mut [R],
+        states: &mut [S],
+        f: impl Fn(usize, &mut [T], &mut R, &mut S) + Sync,
+    ) {
+        let n_rows = results.len();
+        let width = rows.len() / n_rows.max(1);
+        assert_eq!(rows.len(), n_rows * width, "the slice is not {n_rows} rows");
+        assert!(states.len() >= self.n_threads(), "a state for each thread");
+        let (base, results) = (Shared(rows.as_mut_ptr()), Shared(results.as_mut_ptr()));
+        let states = Shared(states.as_mut_ptr());
+        self.split(n_rows, width, &|thread, range| {
+            // SAFETY: one state per thread.
+            let state = unsafe { &mut *states.at(thread) };
+            for row in range {
+                // SAFETY: rows and results are disjoint and within their slices.
+                let (slice, result) = unsafe {
+                    let slice = std::slice::from_raw_parts_mut(base.at(row * width), width);
+                    (slice, &mut *results.at(row))
+                };
+                f(row, slice, result, state);
+            }
+        });
+    }
+
     /// Cuts `0..n` into one contiguous range per thread and runs `f(thread, range)`; alone when
     /// there is little to do.
     fn split(&mut self, n: usize, cost: usize, f: &(dyn Fn(usize, std::ops::Range<usize>) + Sync)) {

@@ -82,6 +82,15 @@ impl Cpu {
         });
     }
 
+    /// `x += bias`, row by row.
+    pub fn add_bias(&mut self, x: &mut [f32], bias: &[f32]) {
+        let kernel = self.kernels.add;
+        self.for_each_row(x, bias.len(), |_, row| {
+            // SAFETY: the row is as long as the bias.
+            unsafe { kernel(row.as_mut_ptr(), bias.as_ptr(), bias.len()) };
+        });
+    }
+
     /// `x = cap * tanh(x / cap)`.
     pub fn softcap(&mut self, x: &mut [f32], cap: f32) {
         assert!(cap > 0.0);
