@@ -18,6 +18,20 @@ pub trait Backend {
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError>;
 }
 
+impl<B: Backend + ?Sized> Backend for Box<B> {
+    fn limits(&self) -> BackendLimits {
+        (**self).limits()
+    }
+
+    fn submit(&mut self, batch: &Batch) -> Result<(), BackendError> {
+        (**self).submit(batch)
+    }
+
+    fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
+        (**self).collect(results)
+    }
+}
+
 /// What a backend can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendLimits {

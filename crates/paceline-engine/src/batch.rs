@@ -22,7 +22,7 @@ pub struct Batch {
     pub seqs: Vec<BatchSeq>,
     /// All block tables end to end; each sequence names its range.
     pub block_tables: Vec<BlockId>,
-    /// Block contents to copy before anything else in the step (copy-on-write).
+    /// Block contents to copy, in this order, before anything else in the step (copy-on-write).
     pub copies: Vec<BlockCopy>,
     /// What to read off which rows.
     pub samples: Vec<SampleRow>,

@@ -1,7 +1,35 @@
-//! Token in, token out.
+//! Token in, token out: scheduler, paged block pool, sampler.
+//!
+//! Knows nothing of text, files, models, HTTP or the clock. Requests go in with
+//! [`Engine::submit`]; each [`Engine::step`] runs one batch on a [`Backend`] and hands out
+//! [`Event`]s. What the other sequences of a batch are never changes a sequence's tokens.
 #![forbid(unsafe_code)]
 
 pub mod backend;
 pub mod batch;
+pub mod blocks;
+pub mod config;
+pub mod engine;
+pub mod fake;
 pub mod ids;
+mod list;
 pub mod request;
+pub mod sampler;
+pub mod scheduler;
+pub mod sequence;
+mod siphash;
+mod slab;
+pub mod stats;
+
+pub use backend::{Backend, BackendError, BackendLimits, SampleFailure, Sampled};
+pub use batch::{Batch, BatchSeq, BlockCopy, SampleRow, SampleTask};
+pub use config::{Batching, ConfigError, EngineConfig, OutputRatio};
+pub use engine::{Engine, StepOutcome};
+pub use ids::{BlockId, RequestId, Token};
+pub use request::{
+    Event, EventKind, FinishReason, Priority, Request, SamplingParams, TokenLogprob, TokenMask,
+};
+pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
+pub use scheduler::{Preemption, Resource, Scheduler, SubmitError};
+pub use sequence::{SequenceState, SequenceView};
+pub use stats::Stats;

@@ -1,0 +1,133 @@
+//! One backend, one scheduler, and the step that joins them.
+
+use crate::backend::{Backend, BackendError, Sampled};
+use crate::config::{ConfigError, EngineConfig};
+use crate::ids::RequestId;
+use crate::request::{Event, FinishReason, Request};
+use crate::scheduler::{Preemption, Scheduler, SubmitError};
+use crate::sequence::SequenceView;
+use crate::stats::Stats;
+
+/// Runs requests on a backend, one step at a time.
+#[derive(Debug)]
+pub struct Engine<B> {
+    backend: B,
+    scheduler: Scheduler,
+    results: Vec<Sampled>,
+}
+
+/// What a step did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// Nothing to compute now.
+    Idle,
+    /// One pass over `n_rows` rows of `n_seqs` sequences.
+    Ran { n_rows: u32, n_seqs: u32 },
+    /// The backend failed; the sequences of the step have ended, all others go on.
+    Failed(BackendError),
+}
+
+impl<B: Backend> Engine<B> {
+    pub fn new(backend: B, config: EngineConfig) -> Result<Self, ConfigError> {
+        let results = Vec::with_capacity(config.max_num_seqs as usize);
+        let scheduler = Scheduler::new(backend.limits(), config)?;
+        Ok(Self {
+            backend,
+            scheduler,
+            results,
+        })
+    }
+
+    /// Queues a request. `now_ns` is engine time: any clock that does not run backwards.
+    pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<RequestId, SubmitError> {
+        self.scheduler.submit(request, now_ns)
+    }
+
+    /// One step. What happened, and what was cancelled since the last one, is added to `events`.
+    pub fn step(&mut self, now_ns: u64, events: &mut Vec<Event>) -> StepOutcome {
+        self.scheduler.schedule(now_ns);
+        let batch = self.scheduler.batch();
+        if batch.is_empty() {
+            self.scheduler.emit(events);
+            return StepOutcome::Idle;
+        }
+        let (n_rows, n_seqs) = (batch.n_rows() as u32, batch.seqs.len() as u32);
+        self.results.clear();
+        let collected = match self.backend.submit(batch) {
+            Ok(()) => self.backend.collect(&mut self.results),
+            Err(error) => Err(error),
+        };
+        let outcome = self.scheduler.apply(collected.map(|()| &mut self.results));
+        self.scheduler.emit(events);
+        match outcome {
+            Ok(()) => StepOutcome::Ran { n_rows, n_seqs },
+            Err(error) => StepOutcome::Failed(error),
+        }
+    }
+
+    /// Adds the duration of a step, which the caller has timed, to the statistics.
+    pub fn record_step_ns(&mut self, elapsed_ns: u64) {
+        self.scheduler.record_step_ns(elapsed_ns);
+    }
+
+    /// Ends a request wherever it is; its last events come with the next step. False if it is not
+    /// live.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        self.scheduler.cancel(id)
+    }
+
+    /// Ends one of a request's sequences for a reason only the caller can see, such as a stop
+    /// string. False if it is not live.
+    pub fn finish_sequence(&mut self, id: RequestId, index: u32, reason: FinishReason) -> bool {
+        self.scheduler.finish_sequence(id, index, reason)
+    }
+
+    /// Cancels one of a request's sequences. False if it is not live.
+    pub fn cancel_sequence(&mut self, id: RequestId, index: u32) -> bool {
+        self.finish_sequence(id, index, FinishReason::Cancelled)
+    }
+
+    /// Whether a step may have something to do or to say.
+    pub fn has_work(&self) -> bool {
+        self.scheduler.has_work()
+    }
+
+    /// After an idle step: the engine time at which the next one is due, if time alone will make
+    /// it so (end of a batching window, a deadline).
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        self.scheduler.next_wakeup_ns()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.scheduler.stats()
+    }
+
+    /// A live sequence's state. Until the prompt of a request with `n > 1` is computed, all its
+    /// sequences show the same.
+    pub fn view(&self, id: RequestId, index: u32) -> Option<SequenceView> {
+        self.scheduler.view(id, index)
+    }
+
+    /// Every unfinished sequence: request, index, state.
+    pub fn live(&self) -> impl Iterator<Item = (RequestId, u32, SequenceView)> {
+        self.scheduler.live()
+    }
+
+    /// Preemptions since the last call, for the caller's log.
+    pub fn take_preemptions(&mut self) -> impl Iterator<Item = Preemption> {
+        self.scheduler.take_preemptions()
+    }
+
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    pub fn backend_mut(&mut self) -> &mut B {
+        &mut self.backend
+    }
+
+    /// Verifies every invariant of the engine's books; for tests.
+    pub fn check(&self) -> Result<(), String> {
+        self.scheduler.check()
+    }
+}

@@ -1,0 +1,41 @@
+//! Whole-row reductions, so that a backend can lend its vectorised ones.
+
+/// Reductions over a row of logits. The row may hold -inf, never NaN; it is not empty.
+#[derive(Clone, Copy, Debug)]
+pub struct RowOps {
+    /// Index of the largest element; the lowest index among equals.
+    pub argmax: fn(&[f32]) -> usize,
+    /// The largest element.
+    pub max: fn(&[f32]) -> f32,
+    /// Σ exp(x - max). -inf contributes 0.
+    pub sum_exp: fn(&[f32], f32) -> f32,
+}
+
+impl RowOps {
+    /// Plain loops: the oracle for the others.
+    pub fn scalar() -> Self {
+        Self {
+            argmax,
+            max,
+            sum_exp,
+        }
+    }
+}
+
+fn argmax(row: &[f32]) -> usize {
+    let mut best = 0;
+    for (index, &x) in row.iter().enumerate() {
+        if x > row[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+fn max(row: &[f32]) -> f32 {
+    row.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+fn sum_exp(row: &[f32], max: f32) -> f32 {
+    row.iter().map(|&x| (x - max).exp()).sum()
+}

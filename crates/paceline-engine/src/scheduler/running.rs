@@ -1,0 +1,194 @@
+//! The first half of a step: what runs already, and who must give way.
+
+use super::{MAX_PREEMPTION_RECORDS, Preemption, Scheduler};
+use crate::batch::BlockCopy;
+use crate::request::{FinishReason, Priority};
+use crate::sequence::{SeqSlot, SequenceState};
+
+impl Scheduler {
+    /// Drops what is too late, then fills the batch: running sequences first, waiting ones with
+    /// what is left of the budget.
+    pub fn schedule(&mut self, now_ns: u64) {
+        self.batch.clear();
+        self.plan.clear();
+        self.expire(now_ns);
+        let n_preemptions = self.stats.n_preemptions;
+        let left = self.schedule_running(self.budget);
+        if self.stats.n_preemptions == n_preemptions {
+            // A step that had to evict has nothing to give away.
+            self.form_group(now_ns);
+            self.schedule_waiting(left);
+        }
+        if !self.batch.is_empty() {
+            self.ratio.decay();
+        }
+    }
+
+    fn expire(&mut self, now_ns: u64) {
+        while let Some(&(deadline, id)) = self.deadlines.first() {
+            if deadline > now_ns {
+                return;
+            }
+            match self.by_id.get(&id) {
+                Some(&request) => self.finish_request(request, &FinishReason::Deadline),
+                None => _ = self.deadlines.pop_first(),
+            }
+        }
+    }
+
+    /// Returns the rows left.
+    fn schedule_running(&mut self, budget: usize) -> usize {
+        let mut left = budget;
+        let mut next = 0;
+        while left > 0 && next < self.running.len() {
+            let slot = self.running[next];
+            let n_rows = self.rows_wanted(slot, left);
+            if !self.make_room(slot, n_rows) {
+                continue;
+            }
+            self.push_rows(slot, n_rows);
+            left -= n_rows;
+            next += 1;
+        }
+        left
+    }
+
+    /// Rows a sequence gets of `left`.
+    pub(super) fn rows_wanted(&self, slot: SeqSlot, left: usize) -> usize {
+        let cap = match self.config.long_prefill_token_threshold as usize {
+            0 => usize::MAX,
+            threshold => threshold,
+        };
+        self.seqs[slot].gap().min(cap).min(left)
+    }
+
+    /// Gives a sequence the blocks its next rows need, preempting from the back of the running
+    /// order. False if it had to go itself.
+    fn make_room(&mut self, slot: SeqSlot, n_rows: usize) -> bool {
+        while (self.pool.n_free() as usize) < self.blocks_needed(slot, n_rows) {
+            let Some(&victim) = self.running.last() else {
+                return false;
+            };
+            self.preempt(victim);
+            if victim == slot {
+                return false;
+            }
+        }
+        if self.writes_to_shared(slot) {
+            self.copy_on_write(slot);
+        }
+        self.grow_table(slot, n_rows)
+    }
+
+    /// Changes as others go: a block may no longer be shared.
+    fn blocks_needed(&self, slot: SeqSlot, n_rows: usize) -> usize {
+        let seq = &self.seqs[slot];
+        let n_covered = self.pool.blocks_for(seq.n_computed + n_rows);
+        let n_copies = usize::from(self.writes_to_shared(slot));
+        n_covered.saturating_sub(seq.blocks.len()) + n_copies
+    }
+
+    /// Whether the next row would go into a block that others refer to.
+    fn writes_to_shared(&self, slot: SeqSlot) -> bool {
+        let seq = &self.seqs[slot];
+        let block = seq
+            .blocks
+            .get(seq.n_computed / self.pool.block_size() as usize);
+        block.is_some_and(|&block| self.pool.ref_count(block) > 1)
+    }
+
+    fn copy_on_write(&mut self, slot: SeqSlot) {
+        let Some(to) = self.pool.take() else { return };
+        let seq = &mut self.seqs[slot];
+        let block_size = self.pool.block_size() as usize;
+        let from = std::mem::replace(&mut seq.blocks[seq.n_computed / block_size], to);
+        self.pool.release(from);
+        let n_tokens = (seq.n_computed % block_size) as u32;
+        if n_tokens > 0 {
+            self.batch.copies.push(BlockCopy { from, to, n_tokens });
+        }
+    }
+
+    fn grow_table(&mut self, slot: SeqSlot, n_rows: usize) -> bool {
+        let seq = &mut self.seqs[slot];
+        let n_blocks = self.pool.blocks_for(seq.n_computed + n_rows);
+        while seq.blocks.len() < n_blocks {
+            let Some(block) = self.pool.take() else {
+                self.fault(slot, "the pool ran out after room had been made");
+                return false;
+            };
+            seq.blocks.push(block);
+        }
+        true
+    }
+
+    /// Takes a sequence's blocks away and puts it at the front of its class: as if it had never
+    /// started, but with its tokens.
+    fn preempt(&mut self, slot: SeqSlot) {
+        self.raise_ratio();
+        if self.is_protected(slot) {
+            // Worst cases of protected sequences are set aside, so this is not reached while the
+            // books are right; if they are wrong, going on would thrash.
+            self.finish_slot(slot, &FinishReason::Preempted);
+            return;
+        }
+        self.running.retain(|&other| other != slot);
+        let seq = &mut self.seqs[slot];
+        let request = &self.requests[seq.request];
+        self.stats.n_preemptions += 1;
+        seq.n_preemptions += 1;
+        if self.preemptions.len() == MAX_PREEMPTION_RECORDS {
+            self.preemptions.pop_front();
+        }
+        self.preemptions.push_back(Preemption {
+            request: request.id,
+            index: seq.index,
+            n_tokens_lost: seq.n_computed as u32,
+            n_preemptions: seq.n_preemptions,
+        });
+        self.pool.release_table(&mut seq.blocks);
+        seq.n_computed = 0;
+        seq.n_registered = 0;
+        seq.is_cacheable = true;
+        seq.state = SequenceState::Waiting;
+        self.waiting.push_preempted(slot, request.priority);
+    }
+
+    fn raise_ratio(&mut self) {
+        let (mut n_generated, mut n_allowed) = (0, 0);
+        for &slot in &self.running {
+            let seq = &self.seqs[slot];
+            n_generated += seq.n_generated();
+            n_allowed += seq.max_len - seq.n_prompt;
+        }
+        self.ratio
+            .raise(n_generated as f64 / n_allowed.max(1) as f64);
+    }
+
+    /// Not to be preempted again.
+    pub(super) fn is_protected(&self, slot: SeqSlot) -> bool {
+        self.seqs[slot].n_preemptions >= self.config.max_preemptions
+    }
+
+    /// Adds a sequence to the running ones, at its place.
+    pub(super) fn insert_running(&mut self, slot: SeqSlot) {
+        let key = self.running_key(slot);
+        let place = self
+            .running
+            .partition_point(|&other| self.running_key(other) < key);
+        self.running.insert(place, slot);
+        self.seqs[slot].state = SequenceState::Running;
+    }
+
+    /// Lower is served earlier and preempted later.
+    pub(super) fn running_key(&self, slot: SeqSlot) -> (bool, Priority, u64, u32) {
+        let seq = &self.seqs[slot];
+        let request = &self.requests[seq.request];
+        (
+            !self.is_protected(slot),
+            request.priority,
+            request.id.0,
+            seq.index,
+        )
+    }
+}
