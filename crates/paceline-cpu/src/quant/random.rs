@@ -68,8 +68,11 @@ fn random_block(ty: TensorType, rng: &mut Rng, std: f32, out: &mut Vec<u8>) {
     // Codes are uniform, so their deviation is their range over the square root of twelve.
     let step = std * 12f32.sqrt() / (codes + 1.0);
     let half_range = step * codes / 2.0;
+    // Codes without a min reach one step further down than up; scales of either sign, which real
+    // files have too, bring the mean back to zero.
+    let signed_step = if rng.below(2) == 0 { step } else { -step };
     match ty {
-        TensorType::Q5_0 => put_f16(block, 0, step),
+        TensorType::Q5_0 => put_f16(block, 0, signed_step),
         TensorType::Q5_1 => {
             put_f16(block, 0, step);
             put_f16(block, 2, -half_range);
@@ -91,12 +94,12 @@ fn random_block(ty: TensorType, rng: &mut Rng, std: f32, out: &mut Vec<u8>) {
         TensorType::Q3K => {
             // Upper bits all set: scales 48 to 63, that is 16 to 31 above their zero of 32.
             block[104..108].fill(0xff);
-            put_f16(block, 108, step / 23.5);
+            put_f16(block, 108, signed_step / 23.5);
         }
         TensorType::Q6K => {
             // Scales 32 to 63.
             block[192..208].iter_mut().for_each(|s| *s = 32 | *s & 31);
-            put_f16(block, 208, step / 47.5);
+            put_f16(block, 208, signed_step / 47.5);
         }
         _ => unreachable!("{ty} has a quantiser"),
     }
