@@ -1,1 +1,4 @@
 //! All that comes out of model files.
+
+pub mod detokenize;
+pub mod tokenizer;
