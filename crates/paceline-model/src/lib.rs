@@ -1,4 +1,10 @@
 //! All that comes out of model files.
 
+mod bytes;
 pub mod detokenize;
+pub mod error;
+pub mod gguf;
+pub mod tensor;
 pub mod tokenizer;
+
+pub use error::ModelError;
