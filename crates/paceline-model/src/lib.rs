@@ -4,6 +4,8 @@ mod bytes;
 pub mod detokenize;
 pub mod error;
 pub mod gguf;
+pub mod pull;
+pub mod stop;
 pub mod tensor;
 pub mod tokenizer;
 

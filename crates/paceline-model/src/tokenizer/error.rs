@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::error::ModelError;
+
 /// Why a tokenizer could not be built, or a text not be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
@@ -12,6 +14,8 @@ pub enum TokenizerError {
     },
     #[error("{path} is larger than {limit} bytes, which no tokenizer file is")]
     FileTooLarge { path: PathBuf, limit: u64 },
+    #[error(transparent)]
+    Metadata(#[from] ModelError),
     #[error("there is no tokenizer.json in {dir}; the checkpoint needs one beside its weights")]
     NoTokenizerJson { dir: PathBuf },
     #[error("the tokenizer definition is not valid: {0}")]
@@ -39,6 +43,8 @@ pub enum TokenizerError {
     PieceTooLong { id: usize, len: usize, limit: usize },
     #[error("the text has {len} bytes; at most {limit} can be tokenised at once")]
     TextTooLong { len: usize, limit: usize },
+    #[error("the text has {len} whitespace characters in a row; at most {limit} can be tokenised")]
+    SpaceRunTooLong { len: usize, limit: usize },
     #[error("the text could not be tokenised: {0}")]
     Encode(String),
 }

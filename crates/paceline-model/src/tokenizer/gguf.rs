@@ -10,6 +10,8 @@ use super::error::TokenizerError;
 use super::pretokenize::PreTokenizer;
 use super::vocab::{MAX_VOCAB, Piece, PieceForm, Vocabulary, piece_bytes};
 use super::{Ends, Parts, invalid};
+use crate::error::ModelError;
+use crate::gguf::Metadata;
 
 /// Trying every split of a piece costs the square of its length.
 const MAX_PIECE_BYTES: usize = 1024;
@@ -47,6 +49,43 @@ pub struct GgufVocab {
     pub add_space_prefix: Option<bool>,
     /// `tokenizer.chat_template`.
     pub chat_template: Option<String>,
+}
+
+impl GgufVocab {
+    /// Picks the tokenizer's keys out of a file's metadata.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, ModelError> {
+        let strings = |key: &str| metadata.optional::<&[String]>(key);
+        let text = |key: &str| metadata.optional::<&str>(key);
+        let id = |key: &str| metadata.optional::<u32>(key);
+        let flag = |key: &str| metadata.optional::<bool>(key);
+        Ok(Self {
+            model: metadata
+                .required::<&str>("tokenizer.ggml.model")?
+                .to_owned(),
+            pre: text("tokenizer.ggml.pre")?.map(str::to_owned),
+            tokens: metadata
+                .required::<&[String]>("tokenizer.ggml.tokens")?
+                .to_vec(),
+            scores: metadata
+                .optional("tokenizer.ggml.scores")?
+                .unwrap_or_default(),
+            types: metadata
+                .optional("tokenizer.ggml.token_type")?
+                .unwrap_or_default(),
+            merges: strings("tokenizer.ggml.merges")?
+                .unwrap_or_default()
+                .to_vec(),
+            bos: id("tokenizer.ggml.bos_token_id")?,
+            eos: id("tokenizer.ggml.eos_token_id")?,
+            eot: id("tokenizer.ggml.eot_token_id")?,
+            eom: id("tokenizer.ggml.eom_token_id")?,
+            unk: id("tokenizer.ggml.unknown_token_id")?,
+            add_bos: flag("tokenizer.ggml.add_bos_token")?,
+            add_eos: flag("tokenizer.ggml.add_eos_token")?,
+            add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?,
+            chat_template: text("tokenizer.chat_template")?.map(str::to_owned),
+        })
+    }
 }
 
 /// `tokenizer.ggml.token_type`, as far as it matters here.
@@ -143,6 +182,9 @@ fn byte_level(file: GgufVocab) -> Result<Parts, TokenizerError> {
 
 /// SentencePiece merges the pair whose result has the highest score. Every split of every piece
 /// into two others, in falling order of score, is that rule as a list of merges.
+///
+/// As llama.cpp does, the space before a text is also put before text that follows an added
+/// token; the SentencePiece library itself, which knows no turns, puts it before the first only.
 fn sentence_piece(file: GgufVocab) -> Result<Parts, TokenizerError> {
     let merging = mergeable(&file, |kind| {
         matches!(kind, TokenType::Normal | TokenType::Byte)

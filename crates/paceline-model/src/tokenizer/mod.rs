@@ -13,7 +13,7 @@ mod pretokenize;
 mod vocab;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,11 +32,16 @@ pub use gguf::GgufVocab;
 pub(crate) use vocab::Vocabulary;
 
 use crate::detokenize::{DetokenizeOptions, Detokenizer};
+use crate::gguf::Metadata;
 use model::SharedModel;
 
 /// The longest text that is tokenised in one go: far beyond any context, small enough that its
 /// working memory (some 30 bytes per byte) stays harmless.
 pub const MAX_TEXT_BYTES: usize = 16 << 20;
+
+/// The longest run of whitespace that is tokenised. The patterns that cut text look back over such
+/// runs and give up, silently, at about a million characters.
+pub const MAX_SPACE_RUN: usize = 1 << 19;
 
 /// Special tokens that end a turn or a text in the models' own vocabularies, whatever else the
 /// files declare.
@@ -111,7 +116,12 @@ impl Tokenizer {
     }
 
     /// Builds the tokenizer a GGUF file describes in its metadata.
-    pub fn from_gguf(vocab: GgufVocab) -> Result<Self, TokenizerError> {
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, TokenizerError> {
+        Self::from_vocab(GgufVocab::from_metadata(metadata)?)
+    }
+
+    /// Builds a tokenizer from a vocabulary as GGUF files describe it.
+    pub fn from_vocab(vocab: GgufVocab) -> Result<Self, TokenizerError> {
         Self::assemble(gguf::read(vocab)?)
     }
 
@@ -169,6 +179,13 @@ impl Tokenizer {
             return Err(TokenizerError::TextTooLong {
                 len: text.len(),
                 limit: MAX_TEXT_BYTES,
+            });
+        }
+        let run = longest_space_run(text);
+        if run > MAX_SPACE_RUN {
+            return Err(TokenizerError::SpaceRunTooLong {
+                len: run,
+                limit: MAX_SPACE_RUN,
             });
         }
         let pipeline = match special {
@@ -259,6 +276,15 @@ impl fmt::Debug for Tokenizer {
             .field("ends", &self.ends)
             .finish_non_exhaustive()
     }
+}
+
+fn longest_space_run(text: &str) -> usize {
+    // Most texts are shorter than the limit and need no look at all.
+    if text.len() <= MAX_SPACE_RUN {
+        return 0;
+    }
+    let words = text.split(|c: char| !c.is_whitespace());
+    words.map(|run| run.chars().count()).max().unwrap_or(0)
 }
 
 fn invalid(error: tokenizers::Error) -> TokenizerError {
