@@ -1,0 +1,5 @@
+//! Model sources.
+
+mod scratch;
+
+pub(crate) use scratch::ScratchDir;
