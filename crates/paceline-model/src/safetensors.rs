@@ -3,6 +3,9 @@
 //! The header's own rules (ranges in the file, sizes that match shapes, no holes) are checked by
 //! the `safetensors` crate; this module adds what it leaves open. Knows no tensor's meaning.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};

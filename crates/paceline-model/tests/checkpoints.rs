@@ -1,5 +1,7 @@
 //! Opening checkpoints: what is there, what is missing, what does not belong.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 use std::fs;
 use std::path::Path;
 
@@ -248,14 +250,15 @@ fn shards_make_the_same_model() {
 
 #[test]
 fn bad_indexes_say_what_is_wrong() {
+    type Edit = fn(&mut Value);
     const NAME: &str = "model.norm.weight";
-    let with_index = |edit: fn(&mut Value)| {
+    let with_index = |edit: Edit| {
         damaged_hf(|dir| {
             shard(dir);
             edit_json(&dir.join("model.safetensors.index.json"), edit);
         })
     };
-    let cases: [(fn(&mut Value), &str); 7] = [
+    let cases: [(Edit, &str); 7] = [
         (
             |i| i["weight_map"][NAME] = json!("../model.safetensors"),
             "not a plain .safetensors",
@@ -288,95 +291,47 @@ fn bad_indexes_say_what_is_wrong() {
     }
 }
 
-fn safetensors_file(header: &str, n_data: usize) -> Vec<u8> {
-    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
-    bytes.extend(header.as_bytes());
-    bytes.resize(bytes.len() + n_data, 0);
-    bytes
+/// The tiny model's file with a table of rope divisors, all of them 4.
+fn with_rope_divisors(n: usize, ty: TensorType) -> Result<Checkpoint, ModelError> {
+    let original = Gguf::parse(synth::gguf_bytes(&tiny()).unwrap()).unwrap();
+    let mut writer = GgufWriter::new(original.metadata().clone());
+    for tensor in original.tensors() {
+        writer
+            .add_tensor(&tensor.name, tensor.ty, &tensor.dims)
+            .unwrap();
+    }
+    writer.add_tensor("rope_freqs.weight", ty, &[n]).unwrap();
+    let mut bytes = Vec::new();
+    let fill = |name: &str, n_bytes: usize| match original.tensor(name) {
+        Some(view) => view.data.to_vec(),
+        None => 4f32.to_le_bytes().repeat(n_bytes / 4),
+    };
+    writer
+        .write_to(&mut bytes, |head, out| {
+            out.write_all(&fill(&head.name, head.n_bytes))
+        })
+        .unwrap();
+    Checkpoint::from_gguf(Gguf::parse(bytes)?)
 }
 
 #[test]
-fn bad_safetensors_files_say_what_is_wrong() {
-    use paceline_model::safetensors::Safetensors;
-    let one = |tensor: &str| safetensors_file(&format!("{{\"t\":{tensor}}}"), 16);
-    let valid = r#"{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}"#;
-    assert_eq!(
-        Safetensors::parse(one(valid))
-            .unwrap()
-            .tensor("t")
-            .unwrap()
-            .rows,
-        2
+fn rope_divisors_divide() {
+    let plain = Checkpoint::from_gguf(changed(same)).unwrap();
+    let divided = with_rope_divisors(8, TensorType::F32).unwrap();
+    let expected: Vec<f32> = plain.spec().rope.inv_freq.iter().map(|f| f / 4.0).collect();
+    assert_eq!(divided.spec().rope.inv_freq, expected);
+    let message = with_rope_divisors(7, TensorType::F32)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("rope divisors is 7; it must be 8"),
+        "{message}"
     );
-
-    let huge = [u64::MAX.to_le_bytes().as_slice(), b"{}"].concat();
-    let past_end = [100u64.to_le_bytes().as_slice(), b"{}"].concat();
-    let twice = format!("{{\"t\":{valid},\"t\":{valid}}}");
-    let cases = [
-        (Vec::new(), "the header's length"),
-        (huge, "more than 16777216 are not accepted"),
-        (past_end, "the file ends in the middle of the header"),
-        (
-            safetensors_file("{", 0),
-            "the safetensors header is not valid",
-        ),
-        (
-            safetensors_file("[1]", 0),
-            "the safetensors header is not valid",
-        ),
-        (safetensors_file(&twice, 16), "\"t\" occurs twice"),
-        (
-            one(r#"{"dtype":"I64","shape":[2],"data_offsets":[0,16]}"#),
-            "has type I64",
-        ),
-        (
-            one(r#"{"dtype":"F99","shape":[4],"data_offsets":[0,16]}"#),
-            "not a valid safetensors",
-        ),
-        (
-            one(r#"{"dtype":"F32","shape":[5],"data_offsets":[0,16]}"#),
-            "not a valid safetensors",
-        ),
-        (
-            one(r#"{"dtype":"F32","shape":[4],"data_offsets":[16,0]}"#),
-            "not a valid safetensors",
-        ),
-        (
-            one(r#"{"dtype":"F32","shape":[8],"data_offsets":[0,32]}"#),
-            "not a valid safetensors",
-        ),
-        (
-            one(r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#),
-            "not a valid safetensors",
-        ),
-        (
-            one(r#"{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,16]}"#),
-            "not a valid safetensors",
-        ),
-        (
-            safetensors_file(
-                r#"{"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}"#,
-                0,
-            ),
-            "impossible shape [0]",
-        ),
-        (
-            safetensors_file(
-                r#"{"t":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#,
-                4,
-            ),
-            "has 0 dimensions",
-        ),
-    ];
-    for (bytes, part) in cases {
-        let message = Safetensors::parse(bytes).expect_err(part).to_string();
-        assert!(message.contains(part), "{message:?} does not say {part:?}");
-    }
-    let file = one(valid);
-    for len in 0..file.len() {
-        assert!(
-            Safetensors::parse(file[..len].to_vec()).is_err(),
-            "cut at {len}"
-        );
-    }
+    let message = with_rope_divisors(8, TensorType::F16)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        message.contains("as a F16 of 1 rows is not supported"),
+        "{message}"
+    );
 }

@@ -1,6 +1,7 @@
 //! Seeded random damage to model files: whatever it does, reading ends in a model or an error,
 //! and takes memory in proportion to the file, not to what the file claims.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -166,7 +166,7 @@ fn reads_what_the_python_package_wrote() {
 }
 
 #[test]
-fn integers_convert_when_they_fit_and_errors_name_key_and_types() {
+fn values_convert_when_they_fit() {
     let metadata = sample_metadata();
     assert_eq!(metadata.required::<u32>("a.u8").unwrap(), 200);
     assert_eq!(
@@ -195,7 +195,11 @@ fn integers_convert_when_they_fit_and_errors_name_key_and_types() {
         [true, false]
     );
     assert_eq!(metadata.optional::<u32>("absent").unwrap(), None);
+}
 
+#[test]
+fn wrong_types_are_named_with_their_key() {
+    let metadata = sample_metadata();
     let messages = [
         (
             metadata.required::<u32>("absent").unwrap_err(),
