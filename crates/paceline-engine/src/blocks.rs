@@ -137,10 +137,7 @@ impl BlockPool {
     /// Adds a reference to a block that is in use or cached.
     pub fn retain(&mut self, id: BlockId) {
         let block = &mut self.blocks[id.0 as usize];
-        debug_assert!(
-            block.ref_count > 0 || block.entry.is_some(),
-            "{id:?} holds nothing"
-        );
+        debug_assert!(block.ref_count > 0 || block.entry.is_some(), "{id:?} holds nothing");
         if block.ref_count == 0 {
             self.free.remove(&mut self.links, id.0);
         }
@@ -191,17 +188,8 @@ impl BlockPool {
                 false => Registered::Collision,
             };
         }
-        let Content {
-            hash,
-            tenant,
-            parent,
-            tokens,
-        } = *content;
-        self.blocks[id.0 as usize].entry = Some(Entry {
-            hash,
-            tenant,
-            parent,
-        });
+        let Content { hash, tenant, parent, tokens } = *content;
+        self.blocks[id.0 as usize].entry = Some(Entry { hash, tenant, parent });
         let range = self.token_range(id);
         self.tokens[range].copy_from_slice(tokens);
         self.cache.insert(hash, id);
@@ -209,18 +197,8 @@ impl BlockPool {
     }
 
     fn holds(&self, id: BlockId, content: &Content<'_>) -> bool {
-        let Content {
-            hash,
-            tenant,
-            parent,
-            tokens,
-        } = *content;
-        self.blocks[id.0 as usize].entry
-            == Some(Entry {
-                hash,
-                tenant,
-                parent,
-            })
+        let Content { hash, tenant, parent, tokens } = *content;
+        self.blocks[id.0 as usize].entry == Some(Entry { hash, tenant, parent })
             && self.tokens[self.token_range(id)] == *tokens
     }
 
@@ -240,10 +218,7 @@ impl BlockPool {
         }
         let n_listed = place_in_free.iter().flatten().count();
         if n_listed != self.free.len() as usize {
-            return Err(format!(
-                "{n_listed} blocks listed, {} counted",
-                self.free.len()
-            ));
+            return Err(format!("{n_listed} blocks listed, {} counted", self.free.len()));
         }
         for (index, block) in self.blocks.iter().enumerate() {
             if (block.ref_count == 0) != place_in_free[index].is_some() {
@@ -253,16 +228,9 @@ impl BlockPool {
                 self.check_entry(index, entry, &place_in_free)?;
             }
         }
-        let n_entries = self
-            .blocks
-            .iter()
-            .filter(|block| block.entry.is_some())
-            .count();
+        let n_entries = self.blocks.iter().filter(|block| block.entry.is_some()).count();
         if n_entries != self.cache.len() {
-            return Err(format!(
-                "{n_entries} registered, {} in the cache",
-                self.cache.len()
-            ));
+            return Err(format!("{n_entries} registered, {} in the cache", self.cache.len()));
         }
         Ok(())
     }
@@ -287,9 +255,9 @@ impl BlockPool {
             return Err(format!("block {index} does not hash to its name"));
         }
         match (place_in_free[index], place_in_free[parent.0 as usize]) {
-            (Some(own), Some(parents)) if parents < own => Err(format!(
-                "block {index} would be evicted after its parent {parent:?}"
-            )),
+            (Some(own), Some(parents)) if parents < own => {
+                Err(format!("block {index} would be evicted after its parent {parent:?}"))
+            }
             (None, Some(_)) => Err(format!("block {index} is in use, its parent is not")),
             _ => Ok(()),
         }

@@ -74,11 +74,7 @@ impl Default for EngineConfig {
 
 impl Default for OutputRatio {
     fn default() -> Self {
-        Self {
-            initial: 0.7,
-            least: 0.1,
-            n_decay_steps: 600,
-        }
+        Self { initial: 0.7, least: 0.1, n_decay_steps: 600 }
     }
 }
 
@@ -88,10 +84,7 @@ pub enum ConfigError {
     /// The setting must be at least 1.
     Zero { name: &'static str },
     /// The setting is outside its range.
-    OutOfRange {
-        name: &'static str,
-        allowed: &'static str,
-    },
+    OutOfRange { name: &'static str, allowed: &'static str },
     /// The backend reports a size the engine cannot address.
     Backend { what: &'static str },
 }
@@ -115,10 +108,7 @@ impl EngineConfig {
             ("max_num_batched_tokens", self.max_num_batched_tokens),
             ("max_waiting_requests", self.max_waiting_requests),
             ("max_preemptions", self.max_preemptions),
-            (
-                "max_batch_size",
-                self.batching.max_batch_size().unwrap_or(1),
-            ),
+            ("max_batch_size", self.batching.max_batch_size().unwrap_or(1)),
         ];
         for (name, value) in at_least_one {
             if value == 0 {
@@ -127,31 +117,19 @@ impl EngineConfig {
         }
         if self.watermark_permille > 1000 {
             let name = "watermark_permille";
-            return Err(ConfigError::OutOfRange {
-                name,
-                allowed: "at most 1000",
-            });
+            return Err(ConfigError::OutOfRange { name, allowed: "at most 1000" });
         }
         let OutputRatio { initial, least, .. } = self.output_ratio;
         if !(0.0 <= least && least <= initial && initial <= 1.0) {
             let name = "output_ratio";
-            return Err(ConfigError::OutOfRange {
-                name,
-                allowed: "0 <= least <= initial <= 1",
-            });
+            return Err(ConfigError::OutOfRange { name, allowed: "0 <= least <= initial <= 1" });
         }
         validate_limits(limits)
     }
 }
 
 fn validate_limits(limits: &BackendLimits) -> Result<(), ConfigError> {
-    let BackendLimits {
-        n_blocks,
-        block_size,
-        max_rows,
-        max_model_len,
-        n_vocab,
-    } = *limits;
+    let BackendLimits { n_blocks, block_size, max_rows, max_model_len, n_vocab } = *limits;
     let what = if n_blocks == 0 || block_size == 0 {
         "its KV pool has no room"
     } else if max_rows == 0 {

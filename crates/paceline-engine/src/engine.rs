@@ -31,11 +31,7 @@ impl<B: Backend> Engine<B> {
     pub fn new(backend: B, config: EngineConfig) -> Result<Self, ConfigError> {
         let results = Vec::with_capacity(config.max_num_seqs as usize);
         let scheduler = Scheduler::new(backend.limits(), config)?;
-        Ok(Self {
-            backend,
-            scheduler,
-            results,
-        })
+        Ok(Self { backend, scheduler, results })
     }
 
     /// Queues a request. `now_ns` is engine time: any clock that does not run backwards.

@@ -92,8 +92,7 @@ impl FakeBackend {
 
     fn violation(&mut self, what: impl FnOnce() -> String) {
         if self.violations.len() < MAX_VIOLATIONS {
-            self.violations
-                .push(format!("step {}: {}", self.n_steps, what()));
+            self.violations.push(format!("step {}: {}", self.n_steps, what()));
         }
     }
 
@@ -172,13 +171,7 @@ impl FakeBackend {
         self.model.logits(state, &mut self.logits);
         let mut result = Sampled::default();
         let history = batch.history_of(sample);
-        self.sampler.sample(
-            &mut self.logits,
-            sample,
-            history,
-            &RowOps::scalar(),
-            &mut result,
-        );
+        self.sampler.sample(&mut self.logits, sample, history, &RowOps::scalar(), &mut result);
         self.pending.push(result);
     }
 
@@ -192,10 +185,7 @@ impl FakeBackend {
     /// Leaves garbage where a step that died would have.
     fn scribble(&mut self, batch: &Batch) {
         for &slot in &batch.slots[..batch.slots.len().div_ceil(2)] {
-            self.cells[slot as usize] = Some(Cell {
-                token: 0,
-                position: u32::MAX,
-            });
+            self.cells[slot as usize] = Some(Cell { token: 0, position: u32::MAX });
         }
     }
 }
@@ -212,9 +202,7 @@ impl Backend for FakeBackend {
         if self.failures.submit_at.contains(&self.n_steps) {
             self.scribble(batch);
             self.n_steps += 1;
-            return Err(BackendError {
-                message: "fake failure of submit".to_owned(),
-            });
+            return Err(BackendError { message: "fake failure of submit".to_owned() });
         }
         for seq in &batch.seqs {
             self.write_rows(batch, seq);
@@ -229,9 +217,7 @@ impl Backend for FakeBackend {
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
         let step = self.n_steps - 1;
         if self.failures.collect_at.contains(&step) {
-            return Err(BackendError {
-                message: "fake failure of collect".to_owned(),
-            });
+            return Err(BackendError { message: "fake failure of collect".to_owned() });
         }
         if self.failures.short_at.contains(&step) {
             self.pending.pop();

@@ -29,19 +29,11 @@ impl Links {
     /// Makes room for items below `n_items`.
     pub(crate) fn grow(&mut self, n_items: u32) {
         let len = self.links.len().max(n_items as usize);
-        self.links.resize(
-            len,
-            Link {
-                prev: DETACHED,
-                next: DETACHED,
-            },
-        );
+        self.links.resize(len, Link { prev: DETACHED, next: DETACHED });
     }
 
     pub(crate) fn contains(&self, item: u32) -> bool {
-        self.links
-            .get(item as usize)
-            .is_some_and(|link| link.prev != DETACHED)
+        self.links.get(item as usize).is_some_and(|link| link.prev != DETACHED)
     }
 }
 
@@ -55,11 +47,7 @@ pub(crate) struct List {
 
 impl Default for List {
     fn default() -> Self {
-        Self {
-            head: END,
-            tail: END,
-            len: 0,
-        }
+        Self { head: END, tail: END, len: 0 }
     }
 }
 
@@ -74,10 +62,7 @@ impl List {
 
     pub(crate) fn push_back(&mut self, links: &mut Links, item: u32) {
         debug_assert!(!links.contains(item), "item {item} is already in a list");
-        links.links[item as usize] = Link {
-            prev: self.tail,
-            next: END,
-        };
+        links.links[item as usize] = Link { prev: self.tail, next: END };
         match self.tail {
             END => self.head = item,
             tail => links.links[tail as usize].next = item,
@@ -88,10 +73,7 @@ impl List {
 
     pub(crate) fn push_front(&mut self, links: &mut Links, item: u32) {
         debug_assert!(!links.contains(item), "item {item} is already in a list");
-        links.links[item as usize] = Link {
-            prev: END,
-            next: self.head,
-        };
+        links.links[item as usize] = Link { prev: END, next: self.head };
         match self.head {
             END => self.tail = item,
             head => links.links[head as usize].prev = item,
@@ -112,10 +94,7 @@ impl List {
             END => self.tail = prev,
             next => links.links[next as usize].prev = prev,
         }
-        links.links[item as usize] = Link {
-            prev: DETACHED,
-            next: DETACHED,
-        };
+        links.links[item as usize] = Link { prev: DETACHED, next: DETACHED };
         self.len -= 1;
     }
 
@@ -142,9 +121,7 @@ mod tests {
         let mut model: VecDeque<u32> = VecDeque::new();
         let mut state = 1u64;
         for _ in 0..2_000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let item = (state >> 40) as u32 % 8;
             if links.contains(item) {
                 list.remove(&mut links, item);

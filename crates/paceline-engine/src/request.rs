@@ -94,10 +94,7 @@ pub enum EventKind {
     /// A prompt token's log-probability (only when asked for; in order, index 0 only).
     PromptLogprob(TokenLogprob),
     /// A generated token.
-    Token {
-        token: Token,
-        logprob: Option<Box<TokenLogprob>>,
-    },
+    Token { token: Token, logprob: Option<Box<TokenLogprob>> },
     /// The last event of this sequence.
     Finished(FinishReason),
 }

@@ -73,11 +73,7 @@ impl Sampler {
             SampleTask::Score(token) => self.score(logits, row, token, ops, out),
         };
         if let Err(failure) = result {
-            *out = Sampled {
-                logprob: f32::NAN,
-                failure: Some(failure),
-                ..Sampled::default()
-            };
+            *out = Sampled { logprob: f32::NAN, failure: Some(failure), ..Sampled::default() };
         }
     }
 
@@ -114,11 +110,7 @@ impl Sampler {
         let n_top = row.params.prompt_logprobs.unwrap_or(0);
         let log_sum = self.read_top(logits, max, n_top, ops, out);
         out.token = token;
-        out.logprob = logits
-            .get(token as usize)
-            .copied()
-            .unwrap_or(f32::NEG_INFINITY)
-            - log_sum;
+        out.logprob = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY) - log_sum;
         Ok(())
     }
 
@@ -134,8 +126,7 @@ impl Sampler {
         let log_sum = max + (ops.sum_exp)(logits, max).ln();
         if n_top > 0 {
             self.candidates.top_k(logits, n_top as usize, ops);
-            out.top
-                .extend(self.candidates.iter().map(|c| (c.id, c.logit - log_sum)));
+            out.top.extend(self.candidates.iter().map(|c| (c.id, c.logit - log_sum)));
         }
         log_sum
     }
@@ -178,8 +169,7 @@ impl Sampler {
     fn pick_from_all(&mut self, logits: &[f32], point: f64, ops: &RowOps) -> Token {
         self.chunk_sums.clear();
         let chunks = logits.chunks(CHUNK);
-        self.chunk_sums
-            .extend(chunks.map(|chunk| f64::from((ops.sum_exp)(chunk, 0.0))));
+        self.chunk_sums.extend(chunks.map(|chunk| f64::from((ops.sum_exp)(chunk, 0.0))));
         let mut left = point * self.chunk_sums.iter().sum::<f64>();
         let mut hit = 0;
         for (index, &sum) in self.chunk_sums.iter().enumerate() {
@@ -232,9 +222,5 @@ fn finite_max(logits: &[f32], ops: &RowOps) -> Result<f32, SampleFailure> {
         return Err(SampleFailure::NotFinite);
     }
     let max = (ops.max)(logits);
-    if max == f32::NEG_INFINITY {
-        Err(SampleFailure::NotFinite)
-    } else {
-        Ok(max)
-    }
+    if max == f32::NEG_INFINITY { Err(SampleFailure::NotFinite) } else { Ok(max) }
 }

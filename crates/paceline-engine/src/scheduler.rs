@@ -96,11 +96,8 @@ impl Scheduler {
         batch.seqs.reserve(n_seqs);
         batch.copies.reserve(n_seqs);
         batch.samples.reserve(n_seqs);
-        let stats = Stats {
-            max_rows: budget as u32,
-            n_blocks: limits.n_blocks,
-            ..Stats::default()
-        };
+        let stats =
+            Stats { max_rows: budget as u32, n_blocks: limits.n_blocks, ..Stats::default() };
         Ok(Self {
             budget,
             pool: BlockPool::new(limits.n_blocks, limits.block_size, config.hash_key),
@@ -132,13 +129,7 @@ impl Scheduler {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        let Request {
-            prompt,
-            params,
-            priority,
-            deadline_ns,
-            tenant,
-        } = request;
+        let Request { prompt, params, priority, deadline_ns, tenant } = request;
         let max_len = self.max_len(prompt.len(), params.max_tokens);
         let n_prompt = prompt.len();
         let n = params.n;
@@ -192,21 +183,14 @@ impl Scheduler {
 
     pub fn view(&self, id: RequestId, index: u32) -> Option<SequenceView> {
         let request = &self.requests[*self.by_id.get(&id)?];
-        request
-            .is_live(index)
-            .then(|| self.seqs[request.slots[index as usize]].view())
+        request.is_live(index).then(|| self.seqs[request.slots[index as usize]].view())
     }
 
     /// Every unfinished sequence: request, index, state.
     pub fn live(&self) -> impl Iterator<Item = (RequestId, u32, SequenceView)> {
         self.requests.iter().flat_map(|(_, request)| {
-            set_bits(request.live).map(|index| {
-                (
-                    request.id,
-                    index,
-                    self.seqs[request.slots[index as usize]].view(),
-                )
-            })
+            set_bits(request.live)
+                .map(|index| (request.id, index, self.seqs[request.slots[index as usize]].view()))
         })
     }
 
@@ -244,9 +228,7 @@ impl Scheduler {
 
     /// Tokens a sequence may come to know.
     fn max_len(&self, n_prompt: usize, max_tokens: u32) -> usize {
-        n_prompt
-            .saturating_add(max_tokens as usize)
-            .min(self.limits.max_model_len as usize)
+        n_prompt.saturating_add(max_tokens as usize).min(self.limits.max_model_len as usize)
     }
 
     fn finish_request(&mut self, request: RequestSlot, reason: &FinishReason) {
@@ -261,11 +243,7 @@ impl Scheduler {
         let state = &mut self.requests[request];
         state.live &= !(1 << index);
         let (id, live) = (state.id, state.live);
-        self.events.push(Event {
-            request: id,
-            index,
-            kind: EventKind::Finished(reason),
-        });
+        self.events.push(Event { request: id, index, kind: EventKind::Finished(reason) });
         let slot = state.slots[index as usize];
         let seq = &mut self.seqs[slot];
         if seq.is_fork_pending && live != 0 {
@@ -308,10 +286,7 @@ impl Scheduler {
     /// An invariant is broken: its request pays, and nobody else.
     fn fault(&mut self, slot: SeqSlot, what: &str) {
         self.stats.n_faults += 1;
-        self.finish_slot(
-            slot,
-            &FinishReason::Backend(format!("internal error: {what}")),
-        );
+        self.finish_slot(slot, &FinishReason::Backend(format!("internal error: {what}")));
     }
 
     /// Ends all that a sequence stands for, and leaves its siblings alone.

@@ -11,10 +11,7 @@ pub(crate) struct Slot<T> {
 
 impl<T> Slot<T> {
     pub(crate) fn new(index: u32) -> Self {
-        Self {
-            index,
-            of: PhantomData,
-        }
+        Self { index, of: PhantomData }
     }
 }
 
@@ -47,10 +44,7 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self {
-            records: Vec::new(),
-            free: Vec::new(),
-        }
+        Self { records: Vec::new(), free: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, record: T) -> Slot<T> {
@@ -83,16 +77,12 @@ impl<T> Index<Slot<T>> for Slab<T> {
     type Output = T;
 
     fn index(&self, slot: Slot<T>) -> &T {
-        self.records[slot.index as usize]
-            .as_ref()
-            .expect("slots are dropped with their record")
+        self.records[slot.index as usize].as_ref().expect("slots are dropped with their record")
     }
 }
 
 impl<T> IndexMut<Slot<T>> for Slab<T> {
     fn index_mut(&mut self, slot: Slot<T>) -> &mut T {
-        self.records[slot.index as usize]
-            .as_mut()
-            .expect("slots are dropped with their record")
+        self.records[slot.index as usize].as_mut().expect("slots are dropped with their record")
     }
 }

@@ -18,13 +18,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self {
-            buckets: [0; N_BUCKETS],
-            count: 0,
-            sum: 0,
-            max: 0,
-            last: 0,
-        }
+        Self { buckets: [0; N_BUCKETS], count: 0, sum: 0, max: 0, last: 0 }
     }
 }
 
@@ -39,11 +33,7 @@ impl Histogram {
     }
 
     pub fn mean(&self) -> f64 {
-        if self.count == 0 {
-            0.0
-        } else {
-            self.sum as f64 / self.count as f64
-        }
+        if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 }
 
@@ -73,15 +63,7 @@ impl FinishedCounts {
     }
 
     pub fn total(&self) -> u64 {
-        let Self {
-            stop,
-            length,
-            cancelled,
-            deadline,
-            preempted,
-            failed,
-            backend,
-        } = *self;
+        let Self { stop, length, cancelled, deadline, preempted, failed, backend } = *self;
         stop + length + cancelled + deadline + preempted + failed + backend
     }
 }

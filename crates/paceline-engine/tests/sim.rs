@@ -18,11 +18,7 @@ fn random_workloads_keep_every_invariant() {
         println!("{coverage:?}");
         return;
     }
-    let default = if cfg!(debug_assertions) {
-        1_500
-    } else {
-        10_000
-    };
+    let default = if cfg!(debug_assertions) { 1_500 } else { 10_000 };
     let count = number_from_env("SIM_COUNT").unwrap_or(default);
     let mut coverage = Coverage::default();
     for seed in 0..count {
@@ -54,9 +50,5 @@ fn run_seed(seed: u64, coverage: &mut Coverage) {
 
 fn number_from_env(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name}={value} is not a number")),
-    )
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }

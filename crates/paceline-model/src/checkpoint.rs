@@ -62,13 +62,7 @@ impl Checkpoint {
         let (arch, spec) = arch::spec_from_gguf(&gguf)?;
         let files = Files::Gguf(gguf);
         let names = resolve(&files, arch.slots(&spec), arch, None)?;
-        Ok(Self {
-            files,
-            spec,
-            names,
-            norm_offset: 0.0,
-            dir: None,
-        })
+        Ok(Self { files, spec, names, norm_offset: 0.0, dir: None })
     }
 
     fn open_dir(dir: &Path) -> Result<Self, ModelError> {
@@ -85,10 +79,7 @@ impl Checkpoint {
         let mut gguf_files = Vec::new();
         for entry in dir.read_dir()? {
             let path = entry?.path();
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "gguf")
-            {
+            if path.extension().is_some_and(|extension| extension == "gguf") {
                 gguf_files.push(path);
             }
         }
@@ -110,13 +101,7 @@ impl Checkpoint {
         let arch = model.arch;
         let names = resolve(&files, arch.slots(&model.spec), arch, model.tied)?;
         let (spec, dir) = (model.spec, Some(dir.to_owned()));
-        Ok(Self {
-            files,
-            spec,
-            names,
-            norm_offset: arch.hf_norm_offset,
-            dir,
-        })
+        Ok(Self { files, spec, names, norm_offset: arch.hf_norm_offset, dir })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -125,9 +110,7 @@ impl Checkpoint {
 
     /// The tensor of that role; `None` for those this model does without.
     pub fn tensor(&self, role: Role) -> Option<TensorView<'_>> {
-        self.names
-            .get(&role)
-            .and_then(|name| self.files.tensor(name))
+        self.names.get(&role).and_then(|name| self.files.tensor(name))
     }
 
     /// To be added to every norm's weights.
@@ -192,17 +175,11 @@ fn resolve(
     arch: &'static Arch,
     tied: Option<bool>,
 ) -> Result<HashMap<Role, String>, ModelError> {
-    let known: HashSet<String> = slots
-        .iter()
-        .map(|slot| files.name_of(arch, slot.role))
-        .collect();
+    let known: HashSet<String> = slots.iter().map(|slot| files.name_of(arch, slot.role)).collect();
     let unexpected =
         |view: &TensorView<'_>| !known.contains(view.name) && !arch::is_ignored(view.name);
     if let Some(view) = files.tensors().find(unexpected) {
-        return Err(ModelError::UnexpectedTensor {
-            name: view.name.to_owned(),
-            arch: arch.name,
-        });
+        return Err(ModelError::UnexpectedTensor { name: view.name.to_owned(), arch: arch.name });
     }
     let mut names = HashMap::with_capacity(slots.len());
     for slot in slots {
@@ -239,10 +216,7 @@ fn check_shape(view: &TensorView<'_>, slot: &Slot) -> Result<(), ModelError> {
 }
 
 fn file_names(paths: &[PathBuf]) -> Vec<String> {
-    let name = |path: &PathBuf| {
-        path.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-    };
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let mut names: Vec<String> = paths.iter().filter_map(name).collect();
     names.sort();
     names

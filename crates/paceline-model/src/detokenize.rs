@@ -20,10 +20,7 @@ pub struct DetokenizeOptions {
 
 impl Default for DetokenizeOptions {
     fn default() -> Self {
-        Self {
-            skip_special: true,
-            continuation: false,
-        }
+        Self { skip_special: true, continuation: false }
     }
 }
 
@@ -86,9 +83,7 @@ impl Detokenizer {
 
 impl fmt::Debug for Detokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Detokenizer")
-            .field("pending", &self.pending)
-            .finish_non_exhaustive()
+        f.debug_struct("Detokenizer").field("pending", &self.pending).finish_non_exhaustive()
     }
 }
 

@@ -63,16 +63,9 @@ pub enum ModelError {
     OverlappingTensors { first: String, second: String },
 
     #[error("{what} is not valid: {source}")]
-    BadJson {
-        what: &'static str,
-        source: serde_json::Error,
-    },
+    BadJson { what: &'static str, source: serde_json::Error },
     #[error("{what} has {found} bytes; more than {limit} are not accepted")]
-    TooLarge {
-        what: &'static str,
-        found: u64,
-        limit: u64,
-    },
+    TooLarge { what: &'static str, found: u64, limit: u64 },
     #[error("this is not a valid safetensors file: {0}")]
     BadSafetensors(String),
     #[error("the index names the shard {0:?}, which is not a plain .safetensors file name")]
@@ -81,28 +74,19 @@ pub enum ModelError {
     NotInShard { name: String, shard: String },
 
     #[error("the architecture {found:?} is not supported; supported are {}", supported.join(", "))]
-    UnknownArch {
-        found: String,
-        supported: Vec<&'static str>,
-    },
+    UnknownArch { found: String, supported: Vec<&'static str> },
     #[error("{0} is not supported")]
     Unsupported(String),
+    #[error("tensor {tensor:?} cannot be used: {source}")]
+    Weights { tensor: String, source: paceline_cpu::PackError },
+    #[error("the kernels' threads could not be started: {message}")]
+    Threads { message: String },
     #[error("{what} is {found}; it must be {expected}")]
-    BadFigure {
-        what: &'static str,
-        found: String,
-        expected: String,
-    },
+    BadFigure { what: &'static str, found: String, expected: String },
     #[error("the model has no tensor {0:?}, which its architecture needs")]
     MissingTensor(String),
     #[error("tensor {name:?} is {found_rows} x {found_cols}; it must be {rows} x {cols}")]
-    WrongShape {
-        name: String,
-        found_rows: usize,
-        found_cols: usize,
-        rows: usize,
-        cols: usize,
-    },
+    WrongShape { name: String, found_rows: usize, found_cols: usize, rows: usize, cols: usize },
     #[error("tensor {name:?} has no place in the architecture {arch:?}, so results would be wrong")]
     UnexpectedTensor { name: String, arch: &'static str },
     #[error(

@@ -3,6 +3,9 @@
 //! The header's own rules (ranges in the file, sizes that match shapes, no holes) are checked by
 //! the `safetensors` crate; this module adds what it leaves open. Knows no tensor's meaning.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
@@ -52,23 +55,16 @@ impl Safetensors {
     /// Opens the shards that `index_path` (a `model.safetensors.index.json`) lists beside it.
     pub fn open_sharded(index_path: &Path) -> Result<Self, ModelError> {
         let index = read_capped(index_path, "the shard index", MAX_INDEX_BYTES)?;
-        let bad = |source| ModelError::BadJson {
-            what: "the shard index",
-            source,
-        };
-        let index: Index = serde_json::from_slice(&index)
-            .map_err(bad)
-            .map_err(|error| error.at(index_path))?;
+        let bad = |source| ModelError::BadJson { what: "the shard index", source };
+        let index: Index =
+            serde_json::from_slice(&index).map_err(bad).map_err(|error| error.at(index_path))?;
         let dir = index_path.parent().unwrap_or(Path::new("."));
         let mut this = Self::default();
         for shard in index.weight_map.values().collect::<BTreeSet<_>>() {
             check_shard_name(shard).map_err(|error| error.at(index_path))?;
-            this.add_file(&dir.join(shard), |name| {
-                index.weight_map.get(name) == Some(shard)
-            })?;
+            this.add_file(&dir.join(shard), |name| index.weight_map.get(name) == Some(shard))?;
         }
-        this.check_complete(&index)
-            .map_err(|error| error.at(index_path))?;
+        this.check_complete(&index).map_err(|error| error.at(index_path))?;
         Ok(this)
     }
 
@@ -121,14 +117,7 @@ impl Safetensors {
             let start = view.data().as_ptr() as usize - bytes.as_ptr() as usize;
             let range = start..start + view.data().len();
             self.by_name.insert(name.clone(), self.tensors.len());
-            self.tensors.push(Tensor {
-                name,
-                ty,
-                rows,
-                cols,
-                file: self.files.len(),
-                range,
-            });
+            self.tensors.push(Tensor { name, ty, rows, cols, file: self.files.len(), range });
         }
         self.files.push(bytes);
         Ok(())
@@ -173,11 +162,7 @@ struct Index {
 /// the machine.
 fn check_shard_name(name: &str) -> Result<(), ModelError> {
     let plain = !name.contains(['/', '\\', ':', '\0']) && name.ends_with(".safetensors");
-    if plain {
-        Ok(())
-    } else {
-        Err(ModelError::BadShardName(name.to_owned()))
-    }
+    if plain { Ok(()) } else { Err(ModelError::BadShardName(name.to_owned())) }
 }
 
 /// Bounds the header before anything parses it, and refuses names that occur twice, of which a
@@ -185,36 +170,19 @@ fn check_shard_name(name: &str) -> Result<(), ModelError> {
 fn check_header(bytes: &[u8]) -> Result<(), ModelError> {
     let Some((len, rest)) = bytes.split_first_chunk::<8>() else {
         let (needed, left) = (8, bytes.len());
-        return Err(ModelError::Truncated {
-            what: "the header's length",
-            offset: 0,
-            needed,
-            left,
-        });
+        return Err(ModelError::Truncated { what: "the header's length", offset: 0, needed, left });
     };
     let len = u64::from_le_bytes(*len);
     if len > MAX_HEADER_BYTES {
         let (what, limit) = ("the safetensors header", MAX_HEADER_BYTES);
-        return Err(ModelError::TooLarge {
-            what,
-            found: len,
-            limit,
-        });
+        return Err(ModelError::TooLarge { what, found: len, limit });
     }
     let Some(header) = rest.get(..len as usize) else {
         let (what, left) = ("the header", rest.len());
-        return Err(ModelError::Truncated {
-            what,
-            offset: 8,
-            needed: len,
-            left,
-        });
+        return Err(ModelError::Truncated { what, offset: 8, needed: len, left });
     };
-    let names: UniqueNames =
-        serde_json::from_slice(header).map_err(|source| ModelError::BadJson {
-            what: "the safetensors header",
-            source,
-        })?;
+    let names: UniqueNames = serde_json::from_slice(header)
+        .map_err(|source| ModelError::BadJson { what: "the safetensors header", source })?;
     match names.duplicate {
         Some(name) => Err(ModelError::DuplicateTensor(name)),
         None => Ok(()),
@@ -260,16 +228,10 @@ fn matrix_shape(name: &str, shape: &[usize]) -> Result<(usize, usize), ModelErro
     }
     if shape.contains(&0) {
         let dims = shape.iter().map(|&d| d as u64).collect();
-        return Err(ModelError::BadDims {
-            name: name.to_owned(),
-            dims,
-        });
+        return Err(ModelError::BadDims { name: name.to_owned(), dims });
     }
     // Cannot overflow: the crate has checked the product against the bytes in the file.
-    Ok((
-        shape[..shape.len() - 1].iter().product(),
-        shape[shape.len() - 1],
-    ))
+    Ok((shape[..shape.len() - 1].iter().product(), shape[shape.len() - 1]))
 }
 
 fn tensor_type(name: &str, dtype: Dtype) -> Result<TensorType, ModelError> {
@@ -277,9 +239,8 @@ fn tensor_type(name: &str, dtype: Dtype) -> Result<TensorType, ModelError> {
         Dtype::F32 => Ok(TensorType::F32),
         Dtype::F16 => Ok(TensorType::F16),
         Dtype::BF16 => Ok(TensorType::BF16),
-        other => Err(ModelError::UnknownTensorType {
-            name: name.to_owned(),
-            ty: format!("{other:?}"),
-        }),
+        other => {
+            Err(ModelError::UnknownTensorType { name: name.to_owned(), ty: format!("{other:?}") })
+        }
     }
 }

@@ -88,10 +88,8 @@ impl ModelSpec {
         positive("the norm's epsilon", self.norm_eps)?;
         positive("the attention scale", self.attn_scale)?;
         positive("the embedding scale", self.embed_scale)?;
-        self.attn_softcap
-            .map_or(Ok(()), |cap| positive("the attention soft cap", cap))?;
-        self.final_softcap
-            .map_or(Ok(()), |cap| positive("the logit soft cap", cap))?;
+        self.attn_softcap.map_or(Ok(()), |cap| positive("the attention soft cap", cap))?;
+        self.final_softcap.map_or(Ok(()), |cap| positive("the logit soft cap", cap))?;
         self.check_windows()?;
         self.rope.check()
     }
@@ -101,11 +99,7 @@ impl ModelSpec {
         within("the number of layers", self.n_layers, MAX_LAYERS)?;
         within("the model width", self.d_model, MAX_D_MODEL)?;
         within("the number of heads", self.n_heads, MAX_HEADS)?;
-        within(
-            "the number of key-value heads",
-            self.n_kv_heads,
-            self.n_heads,
-        )?;
+        within("the number of key-value heads", self.n_kv_heads, self.n_heads)?;
         within("the head size", self.head_dim, MAX_HEAD_DIM)?;
         within("the feed-forward width", self.d_ff, MAX_D_FF)?;
         within("the vocabulary size", self.n_vocab, MAX_VOCAB)?;
@@ -127,11 +121,7 @@ impl ModelSpec {
 
     fn check_windows(&self) -> Result<(), ModelError> {
         if self.windows.len() != self.n_layers {
-            return bad(
-                "the number of window entries",
-                self.windows.len(),
-                "one for each layer",
-            );
+            return bad("the number of window entries", self.windows.len(), "one for each layer");
         }
         match self.windows.contains(&Some(0)) {
             true => bad("the sliding window", 0, "at least 1"),
@@ -142,17 +132,12 @@ impl ModelSpec {
 
 impl RopeSpec {
     fn check(&self) -> Result<(), ModelError> {
-        for inv_freq in [Some(&self.inv_freq), self.local_inv_freq.as_ref()]
-            .into_iter()
-            .flatten()
-        {
+        for inv_freq in [Some(&self.inv_freq), self.local_inv_freq.as_ref()].into_iter().flatten() {
             if inv_freq.len() != self.dim / 2 {
                 let message = format!("{}, half the rotated dimensions", self.dim / 2);
                 return bad("the number of rope frequencies", inv_freq.len(), message);
             }
-            inv_freq
-                .iter()
-                .try_for_each(|&f| positive("a rope frequency", f))?;
+            inv_freq.iter().try_for_each(|&f| positive("a rope frequency", f))?;
         }
         positive("the rope magnitude", self.magnitude)
     }
@@ -178,9 +163,5 @@ fn bad<T>(
     expected: impl Into<String>,
 ) -> Result<T, ModelError> {
     let (found, expected) = (found.to_string(), expected.into());
-    Err(ModelError::BadFigure {
-        what,
-        found,
-        expected,
-    })
+    Err(ModelError::BadFigure { what, found, expected })
 }

@@ -76,10 +76,7 @@ impl StopMatcher {
     /// Takes the next piece of text and hands out what can no longer become a stop string.
     pub fn push(&mut self, text: &str) -> StopOutput {
         if self.stopped.is_some() {
-            return StopOutput {
-                text: String::new(),
-                stopped: self.stopped,
-            };
+            return StopOutput { text: String::new(), stopped: self.stopped };
         }
         let seen = self.held.len();
         self.held.push_str(text);
@@ -91,10 +88,7 @@ impl StopMatcher {
         let open = self.stops.iter().map(|stop| stop.matched).max();
         let keep_from = self.held.len() - open.unwrap_or(0);
         let rest = self.held.split_off(keep_from);
-        StopOutput {
-            text: std::mem::replace(&mut self.held, rest),
-            stopped: None,
-        }
+        StopOutput { text: std::mem::replace(&mut self.held, rest), stopped: None }
     }
 
     /// Ends the text: what was held back is text after all.
@@ -126,10 +120,7 @@ impl StopMatcher {
         let start = end - self.stops[index].bytes.len();
         let mut text = std::mem::take(&mut self.held);
         text.truncate(if self.include_stop { end } else { start });
-        StopOutput {
-            text,
-            stopped: self.stopped,
-        }
+        StopOutput { text, stopped: self.stopped }
     }
 }
 
@@ -147,11 +138,7 @@ impl Stop {
             }
             fallback[at] = matched;
         }
-        Self {
-            bytes,
-            fallback,
-            matched: 0,
-        }
+        Self { bytes, fallback, matched: 0 }
     }
 
     /// Whether the string is complete with this byte.

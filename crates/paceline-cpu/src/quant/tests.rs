@@ -11,12 +11,8 @@ impl Fixture {
     fn new(ty: TensorType, file: &'static [u8]) -> Self {
         let n = file.len() / (ty.block_bytes() + 4 * ty.block_len());
         let (blocks, values) = file.split_at(n * ty.block_bytes());
-        let values: Vec<f32> = values
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f32::from_le_bytes(*b))
-            .collect();
+        let values: Vec<f32> =
+            values.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         assert_eq!(values.len(), n * ty.block_len());
         Self { ty, blocks, values }
     }
@@ -50,11 +46,7 @@ fn dequantised_bits_equal_the_reference() {
         let mut out = vec![f32::NAN; values.len()];
         dequantize_row(ty, blocks, &mut out);
         for (i, (ours, reference)) in out.iter().zip(&values).enumerate() {
-            assert_eq!(
-                ours.to_bits(),
-                reference.to_bits(),
-                "{ty}[{i}]: {ours} and {reference}"
-            );
+            assert_eq!(ours.to_bits(), reference.to_bits(), "{ty}[{i}]: {ours} and {reference}");
         }
     }
 }
@@ -82,11 +74,7 @@ fn unpacked_codes_stay_in_range_and_give_the_same_values() {
 fn sizes_are_whole_blocks_or_nothing() {
     for ty in TensorType::ALL {
         assert_eq!(ty.row_bytes(0), Some(0), "{ty}");
-        assert_eq!(
-            ty.row_bytes(3 * ty.block_len()),
-            Some(3 * ty.block_bytes()),
-            "{ty}"
-        );
+        assert_eq!(ty.row_bytes(3 * ty.block_len()), Some(3 * ty.block_bytes()), "{ty}");
         assert_eq!(ty.block_len() % ty.group_len(), 0, "{ty}");
         assert_eq!(TensorType::from_name(&ty.name().to_lowercase()), Some(ty));
         if !ty.is_float() {
@@ -111,22 +99,12 @@ fn quantised_values_are_within_half_a_step() {
             let blocks = values.chunks(32).zip(back.chunks(32));
             for (values, back) in blocks {
                 let max = values.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-                let step = if ty.is_float() {
-                    max / 128.0
-                } else {
-                    2.0 * max / f32::from(ty.max_code())
-                };
+                let step =
+                    if ty.is_float() { max / 128.0 } else { 2.0 * max / f32::from(ty.max_code()) };
                 for (value, back) in values.iter().zip(back) {
                     // The scale itself is rounded to f16, and Q4_0 clips the far end by a step.
-                    let bound = if ty == TensorType::Q4_0 {
-                        1.1 * step
-                    } else {
-                        0.55 * step
-                    };
-                    assert!(
-                        (value - back).abs() <= bound,
-                        "{ty} {std}: {value} became {back}"
-                    );
+                    let bound = if ty == TensorType::Q4_0 { 1.1 * step } else { 0.55 * step };
+                    assert!((value - back).abs() <= bound, "{ty} {std}: {value} became {back}");
                 }
             }
         }
@@ -144,14 +122,8 @@ fn random_rows_have_the_wanted_spread() {
             let mean = values.iter().sum::<f32>() / 4096.0;
             let variance = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>() / 4096.0;
             let ratio = variance.sqrt() / std;
-            assert!(
-                (0.8..1.25).contains(&ratio),
-                "{ty}: deviation {ratio} of the wanted"
-            );
-            assert!(
-                mean.abs() < 0.15 * std,
-                "{ty}: mean {mean} for deviation {std}"
-            );
+            assert!((0.8..1.25).contains(&ratio), "{ty}: deviation {ratio} of the wanted");
+            assert!(mean.abs() < 0.15 * std, "{ty}: mean {mean} for deviation {std}");
         }
     }
 }

@@ -21,11 +21,7 @@ pub(super) fn hash_block(
     tokens: &[Token],
 ) -> BlockHash {
     let mut hash = SipHash128::new(key);
-    hash.word(if parent.is_some() {
-        CHILD_BLOCK
-    } else {
-        ROOT_BLOCK
-    });
+    hash.word(if parent.is_some() { CHILD_BLOCK } else { ROOT_BLOCK });
     hash.word(tenant);
     hash.word(tokens.len() as u64);
     if let Some(BlockHash(parent)) = parent {

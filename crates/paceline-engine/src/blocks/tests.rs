@@ -14,12 +14,7 @@ fn store(pool: &mut BlockPool, tenant: u64, tokens: &[Token]) -> Vec<BlockId> {
         let id = pool.take().unwrap();
         let name = pool.hash(tenant, hash, chunk);
         let parent = table.last().copied();
-        let content = Content {
-            hash: name,
-            tenant,
-            parent,
-            tokens: chunk,
-        };
+        let content = Content { hash: name, tenant, parent, tokens: chunk };
         assert_eq!(pool.register(id, &content), Registered::Stored);
         table.push(id);
         hash = Some(name);
@@ -33,12 +28,7 @@ fn find_chain(pool: &BlockPool, tenant: u64, tokens: &[Token]) -> Vec<BlockId> {
     for chunk in tokens.chunks_exact(4) {
         let name = pool.hash(tenant, hash, chunk);
         let parent = found.last().copied();
-        let content = Content {
-            hash: name,
-            tenant,
-            parent,
-            tokens: chunk,
-        };
+        let content = Content { hash: name, tenant, parent, tokens: chunk };
         let Some(id) = pool.find(&content) else { break };
         found.push(id);
         hash = Some(name);
@@ -135,12 +125,7 @@ fn a_forged_hash_is_not_believed() {
     let hash = BlockHash::forged(99);
     let first = pool.take().unwrap();
     let second = pool.take().unwrap();
-    let content = |tenant, parent, tokens| Content {
-        hash,
-        tenant,
-        parent,
-        tokens,
-    };
+    let content = |tenant, parent, tokens| Content { hash, tenant, parent, tokens };
     let stored = content(0, None, &[1, 2, 3, 4]);
     assert_eq!(pool.register(first, &stored), Registered::Stored);
     for other in [

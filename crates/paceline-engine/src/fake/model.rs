@@ -29,10 +29,7 @@ impl FakeModel {
     pub const START: u64 = 0x51_7c_c1_b7_27_22_0a_95;
 
     pub fn new(n_vocab: u32) -> Self {
-        Self {
-            n_vocab,
-            nan_one_in: 0,
-        }
+        Self { n_vocab, nan_one_in: 0 }
     }
 
     /// The state after one more token.
@@ -46,9 +43,7 @@ impl FakeModel {
         logits.clear();
         let mut x = state;
         logits.extend((0..self.n_vocab).map(|_| {
-            x = x
-                .wrapping_mul(0xd134_2543_de82_ef95)
-                .wrapping_add(0x1405_7b7e_f767_814f);
+            x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x1405_7b7e_f767_814f);
             ((x >> 56) as f32 - 128.0) / 32.0
         }));
         if self.nan_one_in > 0 && (state >> 17) % self.nan_one_in == 0 {
@@ -141,10 +136,7 @@ impl Run<'_> {
     }
 
     fn sample(&mut self, task: SampleTask) -> Sampled {
-        let state = self
-            .history
-            .iter()
-            .fold(FakeModel::START, |s, &t| FakeModel::advance(s, t));
+        let state = self.history.iter().fold(FakeModel::START, |s, &t| FakeModel::advance(s, t));
         self.model.logits(state, &mut self.logits);
         let row = SampleRow {
             row: 0,
@@ -159,16 +151,11 @@ impl Run<'_> {
         };
         let mut result = Sampled::default();
         let ops = RowOps::scalar();
-        self.sampler
-            .sample(&mut self.logits, &row, &self.history, &ops, &mut result);
+        self.sampler.sample(&mut self.logits, &row, &self.history, &ops, &mut result);
         result
     }
 }
 
 fn logprob_of(result: Sampled) -> TokenLogprob {
-    TokenLogprob {
-        token: result.token,
-        logprob: result.logprob,
-        top: result.top,
-    }
+    TokenLogprob { token: result.token, logprob: result.logprob, top: result.top }
 }

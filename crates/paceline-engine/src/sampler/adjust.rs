@@ -19,10 +19,7 @@ pub(super) struct Adjuster {
 
 impl Adjuster {
     pub(super) fn new(n_vocab: usize) -> Self {
-        Self {
-            counts: vec![0; n_vocab],
-            seen: Vec::with_capacity(n_vocab),
-        }
+        Self { counts: vec![0; n_vocab], seen: Vec::with_capacity(n_vocab) }
     }
 
     pub(super) fn adjust(&mut self, logits: &mut [f32], row: &SampleRow, history: &[Token]) {

@@ -28,10 +28,7 @@ impl Candidate {
 }
 
 fn by_logit(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit
-        .partial_cmp(&a.logit)
-        .unwrap_or(Ordering::Equal)
-        .then(a.id.cmp(&b.id))
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 /// The tokens still in the running for one row.
@@ -128,8 +125,7 @@ impl Candidates {
             }
             let first = (index * CHUNK) as Token;
             let kept = (first..).zip(chunk).filter(|(_, logit)| **logit >= bound);
-            self.list
-                .extend(kept.map(|(id, &logit)| Candidate { logit, id }));
+            self.list.extend(kept.map(|(id, &logit)| Candidate { logit, id }));
         }
     }
 
@@ -154,9 +150,7 @@ impl Candidates {
     /// Collects everything the nucleus can hold and returns the weight of the whole row: elements
     /// lighter than (1 - top_p) / n of the total add up to less than what the nucleus leaves out.
     fn gather_nucleus(&mut self, logits: &[f32], top_p: f32, ops: &RowOps) -> f64 {
-        let chunk_sums = logits
-            .chunks(CHUNK)
-            .map(|chunk| f64::from((ops.sum_exp)(chunk, 0.0)));
+        let chunk_sums = logits.chunks(CHUNK).map(|chunk| f64::from((ops.sum_exp)(chunk, 0.0)));
         let total: f64 = chunk_sums.sum();
         let share = (1.0 - f64::from(top_p)) * total / logits.len() as f64;
         // Half of it, against rounding.
@@ -191,25 +185,15 @@ impl Candidates {
         let total = self.total();
         let log_total = total.ln();
         let log_p = |candidate: &Candidate| f64::from(candidate.logit) - log_total;
-        let entropy: f64 = self
-            .list
-            .iter()
-            .map(|c| -log_p(c) * c.weight() / total)
-            .sum();
+        let entropy: f64 = self.list.iter().map(|c| -log_p(c) * c.weight() / total).sum();
         let distance = |candidate: &Candidate| (-log_p(candidate) - entropy).abs();
         self.keep_prefix(typical_p * total, |a, b| {
-            distance(a)
-                .total_cmp(&distance(b))
-                .then_with(|| by_logit(a, b))
+            distance(a).total_cmp(&distance(b)).then_with(|| by_logit(a, b))
         });
     }
 }
 
 /// A bound a little below the logit of weight `min_p`; the exact test follows.
 fn lowest_kept(min_p: f32) -> f32 {
-    if min_p > 0.0 {
-        min_p.ln() - 1e-3
-    } else {
-        f32::NEG_INFINITY
-    }
+    if min_p > 0.0 { min_p.ln() - 1e-3 } else { f32::NEG_INFINITY }
 }

@@ -14,11 +14,7 @@ pub struct RowOps {
 impl RowOps {
     /// Plain loops: the oracle for the others.
     pub fn scalar() -> Self {
-        Self {
-            argmax,
-            max,
-            sum_exp,
-        }
+        Self { argmax, max, sum_exp }
     }
 }
 

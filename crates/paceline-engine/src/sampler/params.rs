@@ -15,23 +15,11 @@ const MAX_STOP_TOKENS: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParamError {
     /// The value is outside its range, or not a number.
-    OutOfRange {
-        name: &'static str,
-        value: f64,
-        allowed: &'static str,
-    },
+    OutOfRange { name: &'static str, value: f64, allowed: &'static str },
     /// The list is too long.
-    TooMany {
-        name: &'static str,
-        len: usize,
-        max: usize,
-    },
+    TooMany { name: &'static str, len: usize, max: usize },
     /// The token is not in the model's vocabulary.
-    UnknownToken {
-        name: &'static str,
-        token: Token,
-        n_vocab: u32,
-    },
+    UnknownToken { name: &'static str, token: Token, n_vocab: u32 },
     /// More tokens are demanded than allowed.
     MinAboveMax { min_tokens: u32, max_tokens: u32 },
 }
@@ -39,32 +27,20 @@ pub enum ParamError {
 impl fmt::Display for ParamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfRange {
-                name,
-                value,
-                allowed,
-            } => {
+            Self::OutOfRange { name, value, allowed } => {
                 write!(f, "{name} is {value}, but must be {allowed}")
             }
             Self::TooMany { name, len, max } => {
                 write!(f, "{name} has {len} entries, but may have at most {max}")
             }
-            Self::UnknownToken {
-                name,
-                token,
-                n_vocab,
-            } => write!(
+            Self::UnknownToken { name, token, n_vocab } => write!(
                 f,
                 "{name} names token {token}, but the model's vocabulary ends at {}",
                 n_vocab.saturating_sub(1)
             ),
-            Self::MinAboveMax {
-                min_tokens,
-                max_tokens,
-            } => write!(
-                f,
-                "min_tokens is {min_tokens}, which is more than max_tokens, {max_tokens}"
-            ),
+            Self::MinAboveMax { min_tokens, max_tokens } => {
+                write!(f, "min_tokens is {min_tokens}, which is more than max_tokens, {max_tokens}")
+            }
         }
     }
 }
@@ -98,10 +74,7 @@ impl Default for SamplingParams {
 impl SamplingParams {
     /// The likeliest token, always.
     pub fn greedy() -> Self {
-        Self {
-            temperature: 0.0,
-            ..Self::default()
-        }
+        Self { temperature: 0.0, ..Self::default() }
     }
 
     /// Whether sampling must look at the tokens so far.
@@ -121,9 +94,7 @@ impl SamplingParams {
             check_token("logit_bias", token, n_vocab)?;
             check("logit_bias", bias, -100.0..=100.0, "from -100 to 100")?;
         }
-        self.stop_tokens
-            .iter()
-            .try_for_each(|&token| check_token("stop_tokens", token, n_vocab))
+        self.stop_tokens.iter().try_for_each(|&token| check_token("stop_tokens", token, n_vocab))
     }
 
     fn validate_counts(&self) -> Result<(), ParamError> {
@@ -131,77 +102,30 @@ impl SamplingParams {
             if range.contains(&value) {
                 return Ok(());
             }
-            Err(ParamError::OutOfRange {
-                name,
-                value: f64::from(value),
-                allowed,
-            })
+            Err(ParamError::OutOfRange { name, value: f64::from(value), allowed })
         };
         count("n", self.n, 1..=MAX_N, "from 1 to 128")?;
         count("max_tokens", self.max_tokens, 1..=u32::MAX, "at least 1")?;
-        count(
-            "logprobs",
-            self.logprobs.unwrap_or(0),
-            0..=MAX_LOGPROBS,
-            "at most 20",
-        )?;
+        count("logprobs", self.logprobs.unwrap_or(0), 0..=MAX_LOGPROBS, "at most 20")?;
         let prompt_logprobs = self.prompt_logprobs.unwrap_or(0);
-        count(
-            "prompt_logprobs",
-            prompt_logprobs,
-            0..=MAX_LOGPROBS,
-            "at most 20",
-        )?;
+        count("prompt_logprobs", prompt_logprobs, 0..=MAX_LOGPROBS, "at most 20")?;
         if self.min_tokens > self.max_tokens {
             let (min_tokens, max_tokens) = (self.min_tokens, self.max_tokens);
-            return Err(ParamError::MinAboveMax {
-                min_tokens,
-                max_tokens,
-            });
+            return Err(ParamError::MinAboveMax { min_tokens, max_tokens });
         }
         Ok(())
     }
 
     fn validate_ranges(&self) -> Result<(), ParamError> {
         const ABOVE_ZERO: f32 = f32::from_bits(1);
-        check(
-            "temperature",
-            self.temperature,
-            0.0..=100.0,
-            "from 0 to 100",
-        )?;
-        check(
-            "top_p",
-            self.top_p,
-            ABOVE_ZERO..=1.0,
-            "above 0 and at most 1",
-        )?;
+        check("temperature", self.temperature, 0.0..=100.0, "from 0 to 100")?;
+        check("top_p", self.top_p, ABOVE_ZERO..=1.0, "above 0 and at most 1")?;
         check("min_p", self.min_p, 0.0..=1.0, "from 0 to 1")?;
-        check(
-            "typical_p",
-            self.typical_p,
-            ABOVE_ZERO..=1.0,
-            "above 0 and at most 1",
-        )?;
+        check("typical_p", self.typical_p, ABOVE_ZERO..=1.0, "above 0 and at most 1")?;
         let repetition = ABOVE_ZERO..=10.0;
-        check(
-            "repetition_penalty",
-            self.repetition_penalty,
-            repetition,
-            "above 0, at most 10",
-        )?;
-        check(
-            "presence_penalty",
-            self.presence_penalty,
-            -2.0..=2.0,
-            "from -2 to 2",
-        )?;
-        check(
-            "frequency_penalty",
-            self.frequency_penalty,
-            -2.0..=2.0,
-            "from -2 to 2",
-        )
+        check("repetition_penalty", self.repetition_penalty, repetition, "above 0, at most 10")?;
+        check("presence_penalty", self.presence_penalty, -2.0..=2.0, "from -2 to 2")?;
+        check("frequency_penalty", self.frequency_penalty, -2.0..=2.0, "from -2 to 2")
     }
 }
 
@@ -215,29 +139,13 @@ fn check(
     if range.contains(&value) {
         return Ok(());
     }
-    Err(ParamError::OutOfRange {
-        name,
-        value: f64::from(value),
-        allowed,
-    })
+    Err(ParamError::OutOfRange { name, value: f64::from(value), allowed })
 }
 
 fn check_len(name: &'static str, len: usize, max: usize) -> Result<(), ParamError> {
-    if len <= max {
-        Ok(())
-    } else {
-        Err(ParamError::TooMany { name, len, max })
-    }
+    if len <= max { Ok(()) } else { Err(ParamError::TooMany { name, len, max }) }
 }
 
 fn check_token(name: &'static str, token: Token, n_vocab: u32) -> Result<(), ParamError> {
-    if token < n_vocab {
-        Ok(())
-    } else {
-        Err(ParamError::UnknownToken {
-            name,
-            token,
-            n_vocab,
-        })
-    }
+    if token < n_vocab { Ok(()) } else { Err(ParamError::UnknownToken { name, token, n_vocab }) }
 }

@@ -28,9 +28,7 @@ impl Scheduler {
         let deadline = self.deadlines.first().map(|&(deadline, _)| deadline);
         match self.config.batching {
             Batching::Window { window_ns, .. } if self.n_group_live == 0 => {
-                let window_end = self
-                    .oldest_arrival_ns()
-                    .map(|ns| ns.saturating_add(window_ns));
+                let window_end = self.oldest_arrival_ns().map(|ns| ns.saturating_add(window_ns));
                 deadline.into_iter().chain(window_end).min()
             }
             _ => deadline,
@@ -61,10 +59,7 @@ impl Scheduler {
             return false;
         };
         match self.config.batching {
-            Batching::Window {
-                max_batch_size,
-                window_ns,
-            } => {
+            Batching::Window { max_batch_size, window_ns } => {
                 self.waiting.len() >= max_batch_size
                     || now_ns >= oldest_ns.saturating_add(window_ns)
             }
@@ -153,11 +148,8 @@ impl Scheduler {
 
     fn has_blocks_for(&self, slot: SeqSlot, after: &Claims) -> bool {
         let seq = &self.seqs[slot];
-        let n_idle_hits = self
-            .hits
-            .iter()
-            .filter(|&&block| self.pool.ref_count(block) == 0)
-            .count();
+        let n_idle_hits =
+            self.hits.iter().filter(|&&block| self.pool.ref_count(block) == 0).count();
         let n_prompt = self.pool.blocks_for(seq.tokens.len()) - self.hits.len() + n_idle_hits;
         let n_free = self.pool.n_free() as usize;
         if self.running.is_empty() {
@@ -185,19 +177,10 @@ impl Scheduler {
         }
         let n_blocks = n_usable / block_size;
         super::apply::extend_hashes(&self.pool, seq, request.tenant, n_blocks);
-        for (index, tokens) in seq
-            .tokens
-            .chunks_exact(block_size)
-            .take(n_blocks)
-            .enumerate()
-        {
+        for (index, tokens) in seq.tokens.chunks_exact(block_size).take(n_blocks).enumerate() {
             let parent = self.hits.last().copied();
-            let content = Content {
-                hash: seq.hashes[index],
-                tenant: request.tenant,
-                parent,
-                tokens,
-            };
+            let content =
+                Content { hash: seq.hashes[index], tenant: request.tenant, parent, tokens };
             let Some(block) = self.pool.find(&content) else {
                 break;
             };
@@ -244,11 +227,7 @@ impl Scheduler {
             }
         }
         let Self { batch, .. } = self;
-        batch
-            .block_tables
-            .reserve(n_table.saturating_sub(batch.block_tables.len()));
-        batch
-            .history
-            .reserve(n_history.saturating_sub(batch.history.len()));
+        batch.block_tables.reserve(n_table.saturating_sub(batch.block_tables.len()));
+        batch.history.reserve(n_history.saturating_sub(batch.history.len()));
     }
 }

@@ -13,8 +13,7 @@ pub(super) fn extend_hashes(pool: &BlockPool, seq: &mut Sequence, tenant: u64, n
     while seq.hashes.len() < n_blocks {
         let start = seq.hashes.len() * block_size;
         let tokens = &seq.tokens[start..start + block_size];
-        seq.hashes
-            .push(pool.hash(tenant, seq.hashes.last().copied(), tokens));
+        seq.hashes.push(pool.hash(tenant, seq.hashes.last().copied(), tokens));
     }
 }
 
@@ -138,11 +137,7 @@ impl Scheduler {
         }
         for score in scores {
             let kind = EventKind::PromptLogprob(token_logprob(score));
-            self.events.push(Event {
-                request: request.id,
-                index: 0,
-                kind,
-            });
+            self.events.push(Event { request: request.id, index: 0, kind });
         }
     }
 
@@ -171,10 +166,7 @@ impl Scheduler {
         }
         if result.token >= self.limits.n_vocab {
             self.stats.n_faults += 1;
-            let message = format!(
-                "the backend chose token {}, which does not exist",
-                result.token
-            );
+            let message = format!("the backend chose token {}, which does not exist", result.token);
             return self.finish_index(request, index, FinishReason::Backend(message));
         }
         let token = result.token;
@@ -182,11 +174,7 @@ impl Scheduler {
         let params = &*state.params;
         let logprob = params.logprobs.map(|_| Box::new(token_logprob(result)));
         let kind = EventKind::Token { token, logprob };
-        self.events.push(Event {
-            request: state.id,
-            index,
-            kind,
-        });
+        self.events.push(Event { request: state.id, index, kind });
         self.stats.n_generated_tokens += 1;
         let seq = &mut self.seqs[state.slots[index as usize]];
         seq.tokens.push(token);
@@ -199,17 +187,8 @@ impl Scheduler {
 }
 
 fn token_logprob(result: &mut Sampled) -> TokenLogprob {
-    let Sampled {
-        token,
-        logprob,
-        top,
-        ..
-    } = result;
-    TokenLogprob {
-        token: *token,
-        logprob: *logprob,
-        top: std::mem::take(top),
-    }
+    let Sampled { token, logprob, top, .. } = result;
+    TokenLogprob { token: *token, logprob: *logprob, top: std::mem::take(top) }
 }
 
 fn miscounted(n_results: usize, n_samples: usize) -> BackendError {

@@ -24,9 +24,7 @@ impl Scheduler {
         for (index, &count) in counts.iter().enumerate() {
             let counted = self.pool.ref_count(crate::ids::BlockId(index as u32));
             if counted != count {
-                return Err(format!(
-                    "block {index} is in {count} tables, {counted} are counted"
-                ));
+                return Err(format!("block {index} is in {count} tables, {counted} are counted"));
             }
         }
         Ok(())
@@ -80,36 +78,23 @@ impl Scheduler {
             }
         }
         if n_indices != self.seqs.len() || self.by_id.len() != self.requests.len() {
-            return Err(format!(
-                "{n_indices} sequences known, {} kept",
-                self.seqs.len()
-            ));
+            return Err(format!("{n_indices} sequences known, {} kept", self.seqs.len()));
         }
         if n_in_group != self.n_group_live {
-            return Err(format!(
-                "{n_in_group} in the group, {} counted",
-                self.n_group_live
-            ));
+            return Err(format!("{n_in_group} in the group, {} counted", self.n_group_live));
         }
         Ok(())
     }
 
     fn check_order(&self) -> Result<(), String> {
-        if !self
-            .running
-            .is_sorted_by_key(|&slot| self.running_key(slot))
-        {
+        if !self.running.is_sorted_by_key(|&slot| self.running_key(slot)) {
             return Err("running sequences are out of order".to_owned());
         }
         let block_size = self.pool.block_size() as usize;
         let protected = self.running.iter().filter(|&&slot| self.is_protected(slot));
-        let n_blocks: usize = protected
-            .map(|&slot| self.seqs[slot].max_blocks(block_size))
-            .sum();
+        let n_blocks: usize = protected.map(|&slot| self.seqs[slot].max_blocks(block_size)).sum();
         if n_blocks > self.pool.n_blocks() as usize {
-            return Err(format!(
-                "{n_blocks} blocks are set aside, more than there are"
-            ));
+            return Err(format!("{n_blocks} blocks are set aside, more than there are"));
         }
         if self.running.len() > self.config.max_num_seqs as usize {
             return Err(format!("{} sequences run", self.running.len()));

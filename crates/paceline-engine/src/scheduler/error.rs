@@ -56,33 +56,21 @@ impl fmt::Display for SubmitError {
                 f,
                 "the prompt holds token {token}, but the model's vocabulary has {n_vocab} tokens"
             ),
-            Self::NeverFits {
-                needed,
-                available,
-                what: Resource::KvBlocks,
-            } => write!(
+            Self::NeverFits { needed, available, what: Resource::KvBlocks } => write!(
                 f,
                 "prompt and max_tokens need {needed} KV blocks, but the pool has {available}; \
                  lower max_tokens or enlarge the pool"
             ),
-            Self::NeverFits {
-                needed,
-                available,
-                what: Resource::Sequences,
-            } => write!(
-                f,
-                "n asks for {needed} sequences, but only {available} may run at once"
-            ),
-            Self::QueueFull {
-                waiting_requests,
-                max_requests,
-                waiting_tokens,
-                max_tokens,
-            } => write!(
-                f,
-                "the queue is full: {waiting_requests} of {max_requests} requests and \
+            Self::NeverFits { needed, available, what: Resource::Sequences } => {
+                write!(f, "n asks for {needed} sequences, but only {available} may run at once")
+            }
+            Self::QueueFull { waiting_requests, max_requests, waiting_tokens, max_tokens } => {
+                write!(
+                    f,
+                    "the queue is full: {waiting_requests} of {max_requests} requests and \
                  {waiting_tokens} of {max_tokens} prompt tokens are waiting; try again later"
-            ),
+                )
+            }
             Self::InvalidParams(error) => error.fmt(f),
         }
     }
@@ -101,18 +89,13 @@ impl Scheduler {
     pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
         let Request { prompt, params, .. } = request;
         let n_vocab = self.limits.n_vocab;
-        params
-            .validate(n_vocab)
-            .map_err(SubmitError::InvalidParams)?;
+        params.validate(n_vocab).map_err(SubmitError::InvalidParams)?;
         if prompt.is_empty() {
             return Err(SubmitError::EmptyPrompt);
         }
         let max = self.limits.max_model_len as usize - 1;
         if prompt.len() > max {
-            return Err(SubmitError::PromptTooLong {
-                len: prompt.len(),
-                max,
-            });
+            return Err(SubmitError::PromptTooLong { len: prompt.len(), max });
         }
         if let Some(&token) = prompt.iter().find(|&&token| token >= n_vocab) {
             return Err(SubmitError::UnknownToken { token, n_vocab });
@@ -121,20 +104,12 @@ impl Scheduler {
             if needed <= available {
                 return Ok(());
             }
-            Err(SubmitError::NeverFits {
-                needed,
-                available,
-                what,
-            })
+            Err(SubmitError::NeverFits { needed, available, what })
         };
         let max_len = self.max_len(prompt.len(), params.max_tokens);
         let n_blocks = self.pool.blocks_for(max_len - 1);
         never(n_blocks, self.pool.n_blocks() as usize, Resource::KvBlocks)?;
-        never(
-            params.n as usize,
-            self.config.max_num_seqs as usize,
-            Resource::Sequences,
-        )?;
+        never(params.n as usize, self.config.max_num_seqs as usize, Resource::Sequences)?;
         self.check_queue(prompt.len() as u64)
     }
 
@@ -147,11 +122,6 @@ impl Scheduler {
         if fits && waiting_requests < max_requests {
             return Ok(());
         }
-        Err(SubmitError::QueueFull {
-            waiting_requests,
-            max_requests,
-            waiting_tokens,
-            max_tokens,
-        })
+        Err(SubmitError::QueueFull { waiting_requests, max_requests, waiting_tokens, max_tokens })
     }
 }

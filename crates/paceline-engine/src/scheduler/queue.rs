@@ -69,9 +69,6 @@ impl WaitQueue {
 
     /// All, in the order they are served.
     pub(super) fn iter(&self) -> impl Iterator<Item = SeqSlot> {
-        self.classes
-            .iter()
-            .flat_map(|class| class.iter(&self.links))
-            .map(Slot::new)
+        self.classes.iter().flat_map(|class| class.iter(&self.links)).map(Slot::new)
     }
 }

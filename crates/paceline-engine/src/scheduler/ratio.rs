@@ -15,17 +15,9 @@ pub(super) struct LearnedRatio {
 
 impl LearnedRatio {
     pub(super) fn new(config: OutputRatio) -> Self {
-        let OutputRatio {
-            initial,
-            least,
-            n_decay_steps,
-        } = config;
+        let OutputRatio { initial, least, n_decay_steps } = config;
         let decay = (initial - least) / f64::from(n_decay_steps.max(1));
-        Self {
-            current: initial,
-            least,
-            decay,
-        }
+        Self { current: initial, least, decay }
     }
 
     pub(super) fn decay(&mut self) {
@@ -49,11 +41,7 @@ mod tests {
 
     #[test]
     fn decays_to_the_least_and_rises_to_one() {
-        let config = OutputRatio {
-            initial: 0.7,
-            least: 0.1,
-            n_decay_steps: 10,
-        };
+        let config = OutputRatio { initial: 0.7, least: 0.1, n_decay_steps: 10 };
         let mut ratio = LearnedRatio::new(config);
         assert_eq!(ratio.expected(100), 70);
         for _ in 0..20 {

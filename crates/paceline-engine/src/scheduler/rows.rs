@@ -39,13 +39,7 @@ impl Scheduler {
             push_choices(batch, seq, request, choosing);
         }
         let samples = first_sample..batch.samples.len();
-        self.plan.push(Planned {
-            slot,
-            n_rows,
-            samples,
-            n_scores,
-            choosing,
-        });
+        self.plan.push(Planned { slot, n_rows, samples, n_scores, choosing });
     }
 }
 
@@ -56,14 +50,10 @@ fn push_tokens(batch: &mut Batch, seq: &Sequence, n_rows: usize, block_size: usi
     for position in range.clone() {
         let block = seq.blocks[position / block_size].0 as usize;
         batch.positions.push(position as u32);
-        batch
-            .slots
-            .push((block * block_size + position % block_size) as u32);
+        batch.slots.push((block * block_size + position % block_size) as u32);
     }
     let first_block = batch.block_tables.len() as u32;
-    batch
-        .block_tables
-        .extend_from_slice(&seq.blocks[..range.end.div_ceil(block_size)]);
+    batch.block_tables.extend_from_slice(&seq.blocks[..range.end.div_ceil(block_size)]);
     batch.seqs.push(BatchSeq {
         rows: first_row..batch.n_rows() as u32,
         blocks: first_block..batch.block_tables.len() as u32,

@@ -91,9 +91,7 @@ impl Scheduler {
     /// Whether the next row would go into a block that others refer to.
     fn writes_to_shared(&self, slot: SeqSlot) -> bool {
         let seq = &self.seqs[slot];
-        let block = seq
-            .blocks
-            .get(seq.n_computed / self.pool.block_size() as usize);
+        let block = seq.blocks.get(seq.n_computed / self.pool.block_size() as usize);
         block.is_some_and(|&block| self.pool.ref_count(block) > 1)
     }
 
@@ -161,8 +159,7 @@ impl Scheduler {
             n_generated += seq.n_generated();
             n_allowed += seq.max_len - seq.n_prompt;
         }
-        self.ratio
-            .raise(n_generated as f64 / n_allowed.max(1) as f64);
+        self.ratio.raise(n_generated as f64 / n_allowed.max(1) as f64);
     }
 
     /// Not to be preempted again.
@@ -173,9 +170,7 @@ impl Scheduler {
     /// Adds a sequence to the running ones, at its place.
     pub(super) fn insert_running(&mut self, slot: SeqSlot) {
         let key = self.running_key(slot);
-        let place = self
-            .running
-            .partition_point(|&other| self.running_key(other) < key);
+        let place = self.running.partition_point(|&other| self.running_key(other) < key);
         self.running.insert(place, slot);
         self.seqs[slot].state = SequenceState::Running;
     }
@@ -184,11 +179,6 @@ impl Scheduler {
     pub(super) fn running_key(&self, slot: SeqSlot) -> (bool, Priority, u64, u32) {
         let seq = &self.seqs[slot];
         let request = &self.requests[seq.request];
-        (
-            !self.is_protected(slot),
-            request.priority,
-            request.id.0,
-            seq.index,
-        )
+        (!self.is_protected(slot), request.priority, request.id.0, seq.index)
     }
 }

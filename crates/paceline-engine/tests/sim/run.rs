@@ -89,14 +89,7 @@ pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
     let engine = Engine::new(backend, workload.config.clone()).map_err(|e| e.to_string())?;
     let ids = vec![None; workload.arrivals.len()];
     let touched = BTreeSet::new();
-    let mut sim = Sim {
-        workload,
-        engine,
-        model,
-        ids,
-        touched,
-        events: Vec::new(),
-    };
+    let mut sim = Sim { workload, engine, model, ids, touched, events: Vec::new() };
     sim.run_steps()?;
     sim.check_end()?;
     sim.check_answers()
@@ -105,11 +98,7 @@ pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
 impl Sim<'_> {
     fn run_steps(&mut self) -> Result<(), String> {
         let mut now_ns = 0;
-        let last_arrival = self
-            .workload
-            .arrivals
-            .last()
-            .map_or(0, |arrival| arrival.step);
+        let last_arrival = self.workload.arrivals.last().map_or(0, |arrival| arrival.step);
         for step in 0.. {
             self.submit_arrivals(step, now_ns)?;
             self.act(step);
@@ -120,8 +109,7 @@ impl Sim<'_> {
                 return Err(format!("unfinished after {step} steps: starvation"));
             }
             let outcome = self.engine.step(now_ns, &mut self.events);
-            self.check_step(&outcome)
-                .map_err(|what| format!("step {step}: {what}"))?;
+            self.check_step(&outcome).map_err(|what| format!("step {step}: {what}"))?;
             now_ns += self.workload.step_ns;
             if outcome == StepOutcome::Idle && step > last_arrival && self.engine.has_work() {
                 // Time alone must bring more work, or the engine hangs.
@@ -138,12 +126,7 @@ impl Sim<'_> {
             let len = request.prompt.len() + request.params.max_tokens as usize;
             u64::from(request.params.n) * len as u64
         };
-        let total: u64 = self
-            .workload
-            .arrivals
-            .iter()
-            .map(|a| tokens(&a.request))
-            .sum();
+        let total: u64 = self.workload.arrivals.iter().map(|a| tokens(&a.request)).sum();
         let n_requests = self.workload.arrivals.len() as u64;
         (total + n_requests) * u64::from(self.workload.config.max_preemptions + 2)
     }
@@ -172,43 +155,28 @@ impl Sim<'_> {
             SubmitError::NeverFits { .. } => {
                 max_len - 1 > (limits.n_blocks * limits.block_size) as usize
             }
-            SubmitError::QueueFull {
-                waiting_requests,
-                waiting_tokens,
-                ..
-            } => {
+            SubmitError::QueueFull { waiting_requests, waiting_tokens, .. } => {
                 *waiting_requests >= self.workload.config.max_waiting_requests
                     || waiting_tokens + request.prompt.len() as u64
                         > self.workload.config.max_waiting_tokens
             }
             _ => false,
         };
-        if is_right {
-            Ok(())
-        } else {
-            Err(format!("wrongly refused: {error}"))
-        }
+        if is_right { Ok(()) } else { Err(format!("wrongly refused: {error}")) }
     }
 
     fn act(&mut self, step: u64) {
-        for Action {
-            step: at,
-            arrival,
-            kind,
-        } in &self.workload.actions
-        {
+        for Action { step: at, arrival, kind } in &self.workload.actions {
             let Some(id) = self.ids[*arrival].filter(|_| *at == step) else {
                 continue;
             };
             let n = self.workload.arrivals[*arrival].request.params.n;
-            let indices: Vec<u32> = (0..n)
-                .filter(|&index| self.engine.view(id, index).is_some())
-                .collect();
+            let indices: Vec<u32> =
+                (0..n).filter(|&index| self.engine.view(id, index).is_some()).collect();
             match *kind {
                 ActionKind::Cancel => {
                     assert_eq!(self.engine.cancel(id), !indices.is_empty());
-                    self.touched
-                        .extend(indices.iter().map(|&index| (id, index)));
+                    self.touched.extend(indices.iter().map(|&index| (id, index)));
                 }
                 ActionKind::CancelIndex(index) => {
                     let is_live = indices.contains(&index);
@@ -237,11 +205,7 @@ impl Sim<'_> {
         if stats.n_faults > 0 || stats.n_padding_rows > 0 {
             return Err(format!("{} internal errors", stats.n_faults));
         }
-        let budget = self
-            .workload
-            .config
-            .max_num_batched_tokens
-            .min(self.workload.limits.max_rows);
+        let budget = self.workload.config.max_num_batched_tokens.min(self.workload.limits.max_rows);
         match outcome {
             StepOutcome::Ran { n_rows, .. } if *n_rows > budget => {
                 Err(format!("{n_rows} rows, {budget} allowed"))
@@ -265,9 +229,7 @@ impl Sim<'_> {
         let mut answers: BTreeMap<(RequestId, u32), Answer> = BTreeMap::new();
         for event in &self.events {
             let answer = answers.entry((event.request, event.index)).or_default();
-            answer
-                .add(event)
-                .map_err(|what| format!("{event:?}: {what}"))?;
+            answer.add(event).map_err(|what| format!("{event:?}: {what}"))?;
         }
         for (arrival, id) in self.workload.arrivals.iter().zip(&self.ids) {
             let Some(id) = *id else { continue };
@@ -283,11 +245,7 @@ impl Sim<'_> {
         }
         let stats = self.engine.stats();
         let n_copies = self.engine.backend().n_copies();
-        Ok(Report {
-            events: self.events,
-            stats,
-            n_copies,
-        })
+        Ok(Report { events: self.events, stats, n_copies })
     }
 
     fn check_answer(
@@ -314,11 +272,7 @@ impl Sim<'_> {
             }
             _ => self.touched.contains(&key),
         };
-        if is_cut {
-            answer.begins(&expected)
-        } else {
-            answer.equals(&expected)
-        }
+        if is_cut { answer.begins(&expected) } else { answer.equals(&expected) }
     }
 }
 

@@ -78,9 +78,8 @@ impl Workload {
         let step_ns = r.range(1, 1000);
         let n_requests = r.range(1, 20) as usize;
         let last_step = r.pick(&[0, 10, 60]);
-        let prefixes: Vec<Vec<u32>> = (0..3)
-            .map(|_| random_tokens(r, limits.max_model_len as u64, limits.n_vocab))
-            .collect();
+        let prefixes: Vec<Vec<u32>> =
+            (0..3).map(|_| random_tokens(r, limits.max_model_len as u64, limits.n_vocab)).collect();
         let mut arrivals: Vec<Arrival> = (0..n_requests)
             .map(|_| {
                 let step = r.range(0, last_step);
@@ -90,35 +89,14 @@ impl Workload {
             .collect();
         arrivals.sort_by_key(|arrival| arrival.step);
         let n_actions = if r.one_in(2) { r.range(0, 6) } else { 0 };
-        let actions = (0..n_actions)
-            .map(|_| random_action(r, &arrivals))
-            .collect();
-        let failures = if r.one_in(5) {
-            random_failures(r)
-        } else {
-            FakeFailures::default()
-        };
+        let actions = (0..n_actions).map(|_| random_action(r, &arrivals)).collect();
+        let failures = if r.one_in(5) { random_failures(r) } else { FakeFailures::default() };
         let nan_one_in = if r.one_in(5) { r.range(10, 200) } else { 0 };
-        Self {
-            limits,
-            config,
-            failures,
-            nan_one_in,
-            arrivals,
-            actions,
-            step_ns,
-        }
+        Self { limits, config, failures, nan_one_in, arrivals, actions, step_ns }
     }
 
     pub(crate) fn summary(&self) -> String {
-        let Self {
-            limits,
-            config,
-            failures,
-            nan_one_in,
-            actions,
-            ..
-        } = self;
+        let Self { limits, config, failures, nan_one_in, actions, .. } = self;
         let mut lines = vec![format!(
             "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in}\n{actions:?}"
         )];
@@ -155,16 +133,9 @@ fn random_config(r: &mut Random) -> EngineConfig {
         max_waiting_tokens: r.pick(&[16, 100, 10_000, 10_000]),
         max_preemptions: r.range(1, 4) as u32,
         watermark_permille: r.pick(&[0, 10, 200]),
-        output_ratio: OutputRatio {
-            initial,
-            least: initial * 0.2,
-            n_decay_steps: 20,
-        },
+        output_ratio: OutputRatio { initial, least: initial * 0.2, n_decay_steps: 20 },
         batching: match r.range(0, 5) {
-            0 => Batching::Window {
-                max_batch_size,
-                window_ns: r.range(0, 4000),
-            },
+            0 => Batching::Window { max_batch_size, window_ns: r.range(0, 4000) },
             1 => Batching::Static { max_batch_size },
             _ => Batching::Continuous,
         },
@@ -173,9 +144,7 @@ fn random_config(r: &mut Random) -> EngineConfig {
 
 fn random_tokens(r: &mut Random, max_len: u64, n_vocab: u32) -> Vec<u32> {
     let len = r.range(1, max_len);
-    (0..len)
-        .map(|_| r.range(0, u64::from(n_vocab) - 1) as u32)
-        .collect()
+    (0..len).map(|_| r.range(0, u64::from(n_vocab) - 1) as u32).collect()
 }
 
 fn random_request(
@@ -190,21 +159,12 @@ fn random_request(
         let prefix = &prefixes[r.range(0, prefixes.len() as u64 - 1) as usize];
         prompt.extend_from_slice(&prefix[..r.range(0, prefix.len() as u64) as usize]);
     }
-    let max_tail = if r.one_in(3) {
-        limits.max_model_len
-    } else {
-        limits.max_model_len / 4 + 1
-    };
+    let max_tail = if r.one_in(3) { limits.max_model_len } else { limits.max_model_len / 4 + 1 };
     prompt.extend(random_tokens(r, u64::from(max_tail), limits.n_vocab));
     if !r.one_in(8) {
         prompt.truncate(limits.max_model_len as usize * 3 / 4);
     }
-    let priorities = [
-        Priority::High,
-        Priority::Normal,
-        Priority::Low,
-        Priority::Batch,
-    ];
+    let priorities = [Priority::High, Priority::Normal, Priority::Low, Priority::Batch];
     Request {
         prompt,
         params: Arc::new(random_params(r, limits, config)),
@@ -215,11 +175,7 @@ fn random_request(
 }
 
 fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) -> SamplingParams {
-    let n = if r.one_in(3) {
-        r.range(1, u64::from(config.max_num_seqs).min(5)) as u32
-    } else {
-        1
-    };
+    let n = if r.one_in(3) { r.range(1, u64::from(config.max_num_seqs).min(5)) as u32 } else { 1 };
     let max_tokens = r.range(1, u64::from(limits.max_model_len)) as u32;
     let last_token = u64::from(limits.n_vocab) - 1;
     SamplingParams {
@@ -237,25 +193,13 @@ fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) 
         } else {
             Vec::new()
         },
-        stop_tokens: if r.one_in(2) {
-            vec![r.range(0, last_token) as u32]
-        } else {
-            Vec::new()
-        },
+        stop_tokens: if r.one_in(2) { vec![r.range(0, last_token) as u32] } else { Vec::new() },
         ignore_eos: r.one_in(5),
         min_tokens: if r.one_in(4) { max_tokens.min(3) } else { 0 },
         max_tokens,
         seed: r.range(0, 1_000_000),
-        logprobs: if r.one_in(4) {
-            Some(r.range(0, 3) as u32)
-        } else {
-            None
-        },
-        prompt_logprobs: if r.one_in(5) {
-            Some(r.range(0, 3) as u32)
-        } else {
-            None
-        },
+        logprobs: if r.one_in(4) { Some(r.range(0, 3) as u32) } else { None },
+        prompt_logprobs: if r.one_in(5) { Some(r.range(0, 3) as u32) } else { None },
     }
 }
 
@@ -267,11 +211,7 @@ fn random_action(r: &mut Random, arrivals: &[Arrival]) -> Action {
         1 => ActionKind::CancelIndex(index),
         _ => ActionKind::StopIndex(index),
     };
-    Action {
-        step: arrivals[arrival].step + r.range(0, 40),
-        arrival,
-        kind,
-    }
+    Action { step: arrivals[arrival].step + r.range(0, 40), arrival, kind }
 }
 
 fn random_failures(r: &mut Random) -> FakeFailures {

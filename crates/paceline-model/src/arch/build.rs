@@ -51,9 +51,7 @@ pub(super) enum Sliding {
 }
 
 pub(super) fn build(arch: &Arch, figures: Figures) -> Result<ModelSpec, ModelError> {
-    let head_dim = figures
-        .head_dim
-        .unwrap_or(figures.d_model / figures.n_heads.max(1));
+    let head_dim = figures.head_dim.unwrap_or(figures.d_model / figures.n_heads.max(1));
     let mut spec = ModelSpec {
         arch: arch.name.to_owned(),
         name: figures.name,
@@ -78,11 +76,7 @@ pub(super) fn build(arch: &Arch, figures: Figures) -> Result<ModelSpec, ModelErr
         attn_scale: figures.attn_scale.unwrap_or(1.0 / (head_dim as f32).sqrt()),
         attn_softcap: figures.attn_softcap.or(arch.default_attn_softcap),
         final_softcap: figures.final_softcap.or(arch.default_final_softcap),
-        embed_scale: if arch.embed_scaled {
-            (figures.d_model as f32).sqrt()
-        } else {
-            1.0
-        },
+        embed_scale: if arch.embed_scaled { (figures.d_model as f32).sqrt() } else { 1.0 },
     };
     // Sizes first: the tables below are as long as they say.
     spec.check_sizes()?;
@@ -108,9 +102,7 @@ fn windows(
         (Sliding::Default, WindowRule::OptIn) => false,
         (Sliding::Default, WindowRule::AllBut(period)) => all_but(period, layer),
     };
-    (0..n_layers)
-        .map(|layer| window.filter(|_| slides(layer)))
-        .collect()
+    (0..n_layers).map(|layer| window.filter(|_| slides(layer))).collect()
 }
 
 fn fill_rope(arch: &Arch, figures: &RopeFigures, rope: &mut RopeSpec) -> Result<(), ModelError> {
@@ -123,14 +115,9 @@ fn fill_rope(arch: &Arch, figures: &RopeFigures, rope: &mut RopeSpec) -> Result<
                 expected: format!("{}, half the rotated dimensions", rope.inv_freq.len()),
             });
         }
-        rope.inv_freq
-            .iter_mut()
-            .zip(divisors)
-            .for_each(|(f, divisor)| *f /= divisor);
+        rope.inv_freq.iter_mut().zip(divisors).for_each(|(f, divisor)| *f /= divisor);
     }
-    let local_base = arch
-        .local_rope_base
-        .map(|base| figures.local_base.unwrap_or(base));
+    let local_base = arch.local_rope_base.map(|base| figures.local_base.unwrap_or(base));
     rope.local_inv_freq = local_base.map(|base| Scaling::None.inv_freq(rope.dim, base));
     Ok(())
 }

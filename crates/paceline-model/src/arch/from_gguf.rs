@@ -15,25 +15,15 @@ use crate::tensor::Role;
 pub(crate) fn spec_from_gguf(gguf: &Gguf) -> Result<(&'static Arch, ModelSpec), ModelError> {
     let metadata = gguf.metadata();
     let arch = Arch::by_name(metadata.required("general.architecture")?)?;
-    let keys = Keys {
-        metadata,
-        prefix: arch.name,
-    };
+    let keys = Keys { metadata, prefix: arch.name };
     let embed_name = gguf_name(Role::TokenEmbed);
-    let embed = gguf
-        .tensor(&embed_name)
-        .ok_or(ModelError::MissingTensor(embed_name))?;
-    let (n_layers, d_model) = (
-        keys.required("block_count")?,
-        keys.required("embedding_length")?,
-    );
+    let embed = gguf.tensor(&embed_name).ok_or(ModelError::MissingTensor(embed_name))?;
+    let (n_layers, d_model) = (keys.required("block_count")?, keys.required("embedding_length")?);
     let n_heads = keys.required("attention.head_count")?;
     let head_dim = head_dim(&keys)?;
     let max_context = keys.required("context_length")?;
     let figures = Figures {
-        name: metadata
-            .optional::<&str>("general.name")?
-            .map(str::to_owned),
+        name: metadata.optional::<&str>("general.name")?.map(str::to_owned),
         n_layers,
         d_model,
         n_heads,
@@ -53,9 +43,7 @@ pub(crate) fn spec_from_gguf(gguf: &Gguf) -> Result<(&'static Arch, ModelSpec), 
             divisors: divisors(gguf)?,
         },
         activation: None,
-        window: keys
-            .optional("attention.sliding_window")?
-            .filter(|&window| window > 0),
+        window: keys.optional("attention.sliding_window")?.filter(|&window| window > 0),
         sliding: sliding(arch, &keys)?,
         attn_scale: attn_scale(arch, &keys, n_layers, d_model, n_heads)?,
         attn_softcap: keys.optional("attn_logit_softcapping")?,
@@ -96,21 +84,12 @@ fn scaling(keys: &Keys<'_>, max_context: usize) -> Result<Scaling, ModelError> {
     // An old name for the linear factor, from before there were other types.
     let old_factor: Option<f32> = keys.optional("rope.scale_linear")?;
     let kind: Option<&str> = keys.optional("rope.scaling.type")?;
-    let factor = keys
-        .optional("rope.scaling.factor")?
-        .or(old_factor)
-        .map_or(1.0, f64::from);
-    match kind.unwrap_or(if old_factor.is_some() {
-        "linear"
-    } else {
-        "none"
-    }) {
+    let factor = keys.optional("rope.scaling.factor")?.or(old_factor).map_or(1.0, f64::from);
+    match kind.unwrap_or(if old_factor.is_some() { "linear" } else { "none" }) {
         "none" => Ok(Scaling::None),
         "linear" => Ok(Scaling::Linear { factor }),
         "yarn" => yarn(keys, factor, max_context),
-        other => Err(ModelError::Unsupported(format!(
-            "rope scaling of the type {other:?}"
-        ))),
+        other => Err(ModelError::Unsupported(format!("rope scaling of the type {other:?}"))),
     }
 }
 
@@ -133,10 +112,7 @@ fn divisors(gguf: &Gguf) -> Result<Option<Vec<f32>>, ModelError> {
         return Ok(None);
     };
     if tensor.ty != TensorType::F32 || tensor.rows != 1 {
-        let what = format!(
-            "{ROPE_DIVISORS:?} as a {} of {} rows",
-            tensor.ty, tensor.rows
-        );
+        let what = format!("{ROPE_DIVISORS:?} as a {} of {} rows", tensor.ty, tensor.rows);
         return Err(ModelError::Unsupported(what));
     }
     let mut values = vec![0.0; tensor.cols];
@@ -152,9 +128,7 @@ fn sliding(arch: &Arch, keys: &Keys<'_>) -> Result<Sliding, ModelError> {
     if let Ok(Some(layers)) = keys.optional::<Vec<bool>>(KEY) {
         return Ok(Sliding::Listed(layers));
     }
-    Ok(keys
-        .optional(KEY)?
-        .map_or(Sliding::Default, Sliding::AllBut))
+    Ok(keys.optional(KEY)?.map_or(Sliding::Default, Sliding::AllBut))
 }
 
 fn attn_scale(

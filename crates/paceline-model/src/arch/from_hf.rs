@@ -24,10 +24,7 @@ pub(crate) fn spec_from_config(json: &[u8]) -> Result<HfModel, ModelError> {
     let value: Value = parse_json(json)?;
     let class = value.pointer("/architectures/0").and_then(Value::as_str);
     let arch = Arch::by_hf(class, value.get("model_type").and_then(Value::as_str))?;
-    if value
-        .get("quantization_config")
-        .is_some_and(|config| !config.is_null())
-    {
+    if value.get("quantization_config").is_some_and(|config| !config.is_null()) {
         let what = "a quantised safetensors checkpoint (quantization_config)".to_owned();
         return Err(ModelError::Unsupported(what));
     }
@@ -88,10 +85,7 @@ struct RopeConfig {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RopeParameters {
-    ByLayerType {
-        full_attention: RopeConfig,
-        sliding_attention: RopeConfig,
-    },
+    ByLayerType { full_attention: RopeConfig, sliding_attention: RopeConfig },
     Same(RopeConfig),
 }
 
@@ -111,9 +105,7 @@ fn figures(config: Config) -> Result<Figures, ModelError> {
         activation: activation(&config)?,
         window: config.sliding_window.filter(|&window| window > 0),
         sliding: sliding(&config)?,
-        attn_scale: config
-            .query_pre_attn_scalar
-            .map(|scalar| 1.0 / scalar.sqrt()),
+        attn_scale: config.query_pre_attn_scalar.map(|scalar| 1.0 / scalar.sqrt()),
         attn_softcap: config.attn_logit_softcapping,
         final_softcap: config.final_logit_softcapping,
         name: config.name,
@@ -122,11 +114,7 @@ fn figures(config: Config) -> Result<Figures, ModelError> {
 
 fn activation(config: &Config) -> Result<Option<Activation>, ModelError> {
     // Where both are given, the longer name is the newer and the one that counts.
-    let Some(name) = config
-        .hidden_activation
-        .as_deref()
-        .or(config.hidden_act.as_deref())
-    else {
+    let Some(name) = config.hidden_activation.as_deref().or(config.hidden_act.as_deref()) else {
         return Ok(None);
     };
     match name {
@@ -140,9 +128,7 @@ fn sliding(config: &Config) -> Result<Sliding, ModelError> {
     let layer_slides = |ty: &String| match ty.as_str() {
         "sliding_attention" => Ok(true),
         "full_attention" => Ok(false),
-        other => Err(ModelError::Unsupported(format!(
-            "a layer of the type {other:?}"
-        ))),
+        other => Err(ModelError::Unsupported(format!("a layer of the type {other:?}"))),
     };
     if let Some(types) = &config.layer_types {
         let layers: Vec<bool> = types.iter().map(layer_slides).collect::<Result<_, _>>()?;
@@ -155,27 +141,23 @@ fn sliding(config: &Config) -> Result<Sliding, ModelError> {
         }
         return Ok(Sliding::Listed(layers));
     }
-    Ok(
-        match (config.use_sliding_window, config.sliding_window_pattern) {
-            (Some(true), _) => Sliding::From(config.max_window_layers.unwrap_or(0)),
-            (_, Some(period)) => Sliding::AllBut(period),
-            _ => Sliding::Default,
-        },
-    )
+    Ok(match (config.use_sliding_window, config.sliding_window_pattern) {
+        (Some(true), _) => Sliding::From(config.max_window_layers.unwrap_or(0)),
+        (_, Some(period)) => Sliding::AllBut(period),
+        _ => Sliding::Default,
+    })
 }
 
 fn rope(config: &Config) -> Result<RopeFigures, ModelError> {
     let (global, local) = match &config.rope_parameters {
         Some(RopeParameters::Same(rope)) => (rope.clone(), None),
-        Some(RopeParameters::ByLayerType {
-            full_attention,
-            sliding_attention,
-        }) => (full_attention.clone(), sliding_attention.rope_theta),
+        Some(RopeParameters::ByLayerType { full_attention, sliding_attention }) => {
+            (full_attention.clone(), sliding_attention.rope_theta)
+        }
         None => (config.rope_scaling.clone().unwrap_or_default(), None),
     };
-    let head_dim = config
-        .head_dim
-        .unwrap_or(config.hidden_size / config.num_attention_heads.max(1));
+    let head_dim =
+        config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads.max(1));
     let rotated = |factor: f64| (head_dim as f64 * factor) as usize;
     Ok(RopeFigures {
         style: RopeStyle::Neox,
@@ -194,9 +176,7 @@ fn scaling(rope: &RopeConfig, max_context: usize) -> Result<Scaling, ModelError>
     let original_context = rope.original_max_position_embeddings;
     match rope.rope_type.as_deref().unwrap_or("default") {
         "default" => Ok(Scaling::None),
-        "linear" => Ok(Scaling::Linear {
-            factor: needed(rope.factor, "factor")?,
-        }),
+        "linear" => Ok(Scaling::Linear { factor: needed(rope.factor, "factor")? }),
         "llama3" => Ok(Scaling::Llama3 {
             factor: needed(rope.factor, "factor")?,
             low: needed(rope.low_freq_factor, "low_freq_factor")?,
@@ -210,14 +190,10 @@ fn scaling(rope: &RopeConfig, max_context: usize) -> Result<Scaling, ModelError>
                 original_context: original_context.unwrap_or(max_context as f64),
                 beta_fast: rope.beta_fast.unwrap_or(32.0),
                 beta_slow: rope.beta_slow.unwrap_or(1.0),
-                magnitude: rope
-                    .attention_factor
-                    .unwrap_or_else(|| magnitude(rope, factor)),
+                magnitude: rope.attention_factor.unwrap_or_else(|| magnitude(rope, factor)),
             })
         }
-        other => Err(ModelError::Unsupported(format!(
-            "rope scaling of the type {other:?}"
-        ))),
+        other => Err(ModelError::Unsupported(format!("rope scaling of the type {other:?}"))),
     }
 }
 
@@ -239,8 +215,5 @@ fn from_value<T: DeserializeOwned>(value: Value) -> Result<T, ModelError> {
 }
 
 fn bad_config(source: serde_json::Error) -> ModelError {
-    ModelError::BadJson {
-        what: "config.json",
-        source,
-    }
+    ModelError::BadJson { what: "config.json", source }
 }

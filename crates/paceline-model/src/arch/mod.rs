@@ -157,13 +157,10 @@ pub(crate) struct Slot {
 impl Arch {
     /// The architecture of that GGUF name.
     pub(crate) fn by_name(name: &str) -> Result<&'static Self, ModelError> {
-        ARCHS
-            .iter()
-            .find(|arch| arch.name == name)
-            .ok_or_else(|| ModelError::UnknownArch {
-                found: name.to_owned(),
-                supported: names().collect(),
-            })
+        ARCHS.iter().find(|arch| arch.name == name).ok_or_else(|| ModelError::UnknownArch {
+            found: name.to_owned(),
+            supported: names().collect(),
+        })
     }
 
     /// The architecture a `config.json` names by class, or failing that by model type.
@@ -173,20 +170,10 @@ impl Arch {
             (None, Some(ty)) => arch.hf_model_types.contains(&ty),
             (None, None) => false,
         };
-        ARCHS
-            .iter()
-            .find(matches)
-            .ok_or_else(|| ModelError::UnknownArch {
-                found: class
-                    .or(model_type)
-                    .unwrap_or("none named in config.json")
-                    .to_owned(),
-                supported: ARCHS
-                    .iter()
-                    .flat_map(|arch| arch.hf_classes)
-                    .copied()
-                    .collect(),
-            })
+        ARCHS.iter().find(matches).ok_or_else(|| ModelError::UnknownArch {
+            found: class.or(model_type).unwrap_or("none named in config.json").to_owned(),
+            supported: ARCHS.iter().flat_map(|arch| arch.hf_classes).copied().collect(),
+        })
     }
 
     /// Whether models of this architecture have sliding layers without being asked.
@@ -196,11 +183,7 @@ impl Arch {
 
     /// The class name a configuration of this architecture carries.
     pub(crate) fn hf_class(&self, has_window: bool) -> &'static str {
-        self.hf_classes[if has_window {
-            self.hf_classes.len() - 1
-        } else {
-            0
-        }]
+        self.hf_classes[if has_window { self.hf_classes.len() - 1 } else { 0 }]
     }
 
     /// The activation's name in a configuration of this architecture.
@@ -215,35 +198,15 @@ impl Arch {
     pub(crate) fn slots(&self, spec: &ModelSpec) -> Vec<Slot> {
         let (d, n_vocab) = (spec.d_model, spec.n_vocab);
         let mut slots = vec![
-            Slot {
-                role: Role::TokenEmbed,
-                rows: n_vocab,
-                cols: d,
-                presence: Presence::Required,
-            },
-            Slot {
-                role: Role::OutputNorm,
-                rows: 1,
-                cols: d,
-                presence: Presence::Required,
-            },
-            Slot {
-                role: Role::Output,
-                rows: n_vocab,
-                cols: d,
-                presence: Presence::Optional,
-            },
+            Slot { role: Role::TokenEmbed, rows: n_vocab, cols: d, presence: Presence::Required },
+            Slot { role: Role::OutputNorm, rows: 1, cols: d, presence: Presence::Required },
+            Slot { role: Role::Output, rows: n_vocab, cols: d, presence: Presence::Optional },
         ];
         for layer in 0..spec.n_layers {
             slots.extend(LayerRole::ALL.into_iter().map(|role| {
                 let (rows, cols) = layer_shape(spec, role);
                 let presence = self.presence(role);
-                Slot {
-                    role: Role::Layer(layer, role),
-                    rows,
-                    cols,
-                    presence,
-                }
+                Slot { role: Role::Layer(layer, role), rows, cols, presence }
             }));
         }
         slots.retain(|slot| slot.presence != Presence::Absent);

@@ -38,25 +38,14 @@ impl Scaling {
         match *self {
             Self::None => plain.map(|f| f as f32).collect(),
             Self::Linear { factor } => plain.map(|f| (f / factor) as f32).collect(),
-            Self::Llama3 {
-                factor,
-                low,
-                high,
-                original_context,
-            } => plain
+            Self::Llama3 { factor, low, high, original_context } => plain
                 .map(|f| {
                     let turns = original_context * f / (2.0 * PI);
                     let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                     blend(f, factor, kept) as f32
                 })
                 .collect(),
-            Self::Yarn {
-                factor,
-                original_context,
-                beta_fast,
-                beta_slow,
-                ..
-            } => {
+            Self::Yarn { factor, original_context, beta_fast, beta_slow, .. } => {
                 // The dimension whose pair turns `turns` times over the original context.
                 let dim_of = |turns: f64| {
                     dim as f64 * (original_context / (turns * 2.0 * PI)).ln() / (2.0 * base.ln())
@@ -65,10 +54,7 @@ impl Scaling {
                 let high = dim_of(beta_slow).ceil().min(dim as f64 - 1.0);
                 let width = (high - low).max(0.001);
                 let kept = |i: usize| 1.0 - ((i as f64 - low) / width).clamp(0.0, 1.0);
-                plain
-                    .enumerate()
-                    .map(|(i, f)| blend(f, factor, kept(i)) as f32)
-                    .collect()
+                plain.enumerate().map(|(i, f)| blend(f, factor, kept(i)) as f32).collect()
             }
         }
     }
@@ -84,11 +70,7 @@ impl Scaling {
 
 /// The magnitude YaRN prescribes for a factor.
 pub(super) fn yarn_magnitude(factor: f64, multiplier: f64) -> f64 {
-    if factor <= 1.0 {
-        1.0
-    } else {
-        0.1 * multiplier * factor.ln() + 1.0
-    }
+    if factor <= 1.0 { 1.0 } else { 0.1 * multiplier * factor.ln() + 1.0 }
 }
 
 fn blend(frequency: f64, factor: f64, kept: f64) -> f64 {

@@ -19,10 +19,7 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizeOptions) -> Str
     let mut text = String::new();
     for &id in ids {
         text.push_str(detokenizer.push(id));
-        assert!(
-            detokenizer.pending.len() < 4,
-            "more than a character is held back"
-        );
+        assert!(detokenizer.pending.len() < 4, "more than a character is held back");
     }
     text.push_str(detokenizer.finish());
     text
@@ -31,10 +28,7 @@ fn stream(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizeOptions) -> Str
 /// The whole text at once: the bytes of all tokens, decoded lossily by the standard library.
 fn whole(tokenizer: &Tokenizer, ids: &[u32], options: DetokenizeOptions) -> String {
     let shown = |id: &&u32| !(options.skip_special && tokenizer.is_special(**id));
-    let parts = ids
-        .iter()
-        .filter(shown)
-        .map(|&id| tokenizer.token_bytes(id).into_owned());
+    let parts = ids.iter().filter(shown).map(|&id| tokenizer.token_bytes(id).into_owned());
     let mut bytes = parts.collect::<Vec<_>>().concat();
     let strips = tokenizer.vocab().strips_leading_space() && !options.continuation;
     if strips && bytes.first() == Some(&b' ') {
@@ -62,10 +56,8 @@ fn pushes_concatenate_to_the_whole_text_for_any_ids() {
         for round in 0..4000 {
             let length = random.below(24);
             let sequence: Vec<u32> = (0..length).map(|_| ids[random.below(ids.len())]).collect();
-            let options = DetokenizeOptions {
-                skip_special: round % 2 == 0,
-                continuation: round % 3 == 0,
-            };
+            let options =
+                DetokenizeOptions { skip_special: round % 2 == 0, continuation: round % 3 == 0 };
             let expected = whole(&tokenizer, &sequence, options);
             let streamed = stream(&tokenizer, &sequence, options);
             assert_eq!(streamed, expected, "{name} {sequence:?} {options:?}");
@@ -95,10 +87,7 @@ fn a_character_appears_with_its_last_byte() {
 #[test]
 fn the_leading_space_belongs_to_a_continuation_only() {
     let tokenizer = tokenizer("sentencepiece");
-    let row = rows("sentencepiece.cases.json")
-        .into_iter()
-        .find(|row| row["text"] == "a")
-        .unwrap();
+    let row = rows("sentencepiece.cases.json").into_iter().find(|row| row["text"] == "a").unwrap();
     let ids: Vec<u32> = serde_json::from_value(row["ids"].clone()).unwrap();
     let mut options = DetokenizeOptions::default();
     assert_eq!(stream(&tokenizer, &ids, options), "a");

@@ -30,10 +30,7 @@ pub struct TensorHead {
 
 impl GgufWriter {
     pub fn new(metadata: Metadata) -> Self {
-        Self {
-            metadata,
-            tensors: Vec::new(),
-        }
+        Self { metadata, tensors: Vec::new() }
     }
 
     /// Adds a tensor to the table; `dims` has the contiguous dimension first.
@@ -54,12 +51,7 @@ impl GgufWriter {
         };
         let n_bytes = outer.iter().try_fold(row_bytes, |n, &d| n.checked_mul(d));
         let n_bytes = n_bytes.ok_or_else(too_big)?;
-        self.tensors.push(TensorHead {
-            name,
-            ty,
-            dims: dims.to_vec(),
-            n_bytes,
-        });
+        self.tensors.push(TensorHead { name, ty, dims: dims.to_vec(), n_bytes });
         Ok(())
     }
 

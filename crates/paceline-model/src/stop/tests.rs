@@ -26,9 +26,7 @@ fn naive(stops: &[String], include_stop: bool, text: &str) -> (String, Option<us
         let ends_here = |stop: &&String| text.as_bytes()[..end].ends_with(stop.as_bytes());
         let longest = stops.iter().filter(ends_here).map(String::len).max();
         if let Some(len) = longest {
-            let index = stops
-                .iter()
-                .position(|stop| stop.len() == len && ends_here(&stop));
+            let index = stops.iter().position(|stop| stop.len() == len && ends_here(&stop));
             let cut = if include_stop { end } else { end - len };
             return (text[..cut].to_owned(), index);
         }
@@ -53,30 +51,20 @@ fn random_texts_cut_anywhere_stop_where_a_plain_search_says() {
             let length = min + below(max);
             (0..length).map(|_| alphabet[below(letters)]).collect()
         };
-        let stops: Vec<String> = (0..1 + word(3, 0).chars().count())
-            .map(|_| word(4, 1))
-            .collect();
+        let stops: Vec<String> = (0..1 + word(3, 0).chars().count()).map(|_| word(4, 1)).collect();
         let text = word(30, 0);
         let include_stop = below(2) == 0;
         let mut chunks = Vec::new();
         let mut rest = text.as_str();
         while !rest.is_empty() {
             let n = rest.chars().count();
-            let take: usize = rest
-                .chars()
-                .take(1 + below(n.min(5)))
-                .map(char::len_utf8)
-                .sum();
+            let take: usize = rest.chars().take(1 + below(n.min(5))).map(char::len_utf8).sum();
             let (chunk, after) = rest.split_at(take);
             chunks.push(chunk);
             rest = after;
         }
         let expected = naive(&stops, include_stop, &text);
-        assert_eq!(
-            run(&stops, include_stop, &chunks),
-            expected,
-            "{stops:?} in {chunks:?}"
-        );
+        assert_eq!(run(&stops, include_stop, &chunks), expected, "{stops:?} in {chunks:?}");
     }
 }
 
@@ -98,14 +86,8 @@ fn only_what_may_become_a_stop_string_is_held_back() {
 #[test]
 fn the_stop_string_is_kept_on_request() {
     let stops = strings(&["</s>"]);
-    assert_eq!(
-        run(&stops, true, &["a<", "/s", ">b"]),
-        ("a</s>".to_owned(), Some(0))
-    );
-    assert_eq!(
-        run(&stops, false, &["a<", "/s", ">b"]),
-        ("a".to_owned(), Some(0))
-    );
+    assert_eq!(run(&stops, true, &["a<", "/s", ">b"]), ("a</s>".to_owned(), Some(0)));
+    assert_eq!(run(&stops, false, &["a<", "/s", ">b"]), ("a".to_owned(), Some(0)));
 }
 
 #[test]
@@ -116,20 +98,11 @@ fn a_text_without_stops_passes_through() {
 #[test]
 fn bad_stop_strings_are_refused() {
     let many = vec!["x".to_owned(); MAX_STOP_STRINGS + 1];
-    assert_eq!(
-        StopMatcher::new(&many, false).unwrap_err(),
-        StopError::TooMany(17)
-    );
+    assert_eq!(StopMatcher::new(&many, false).unwrap_err(), StopError::TooMany(17));
     let empty = strings(&["a", ""]);
-    assert_eq!(
-        StopMatcher::new(&empty, false).unwrap_err(),
-        StopError::Empty(1)
-    );
+    assert_eq!(StopMatcher::new(&empty, false).unwrap_err(), StopError::Empty(1));
     let long = vec!["x".repeat(MAX_STOP_BYTES + 1)];
-    let error = StopError::TooLong {
-        index: 0,
-        len: 1025,
-    };
+    let error = StopError::TooLong { index: 0, len: 1025 };
     assert_eq!(StopMatcher::new(&long, false).unwrap_err(), error);
     assert!(StopMatcher::new(&many[..MAX_STOP_STRINGS], false).is_ok());
 }

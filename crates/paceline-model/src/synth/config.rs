@@ -36,10 +36,7 @@ pub(super) fn hf_config(synth: &SynthSpec, arch: &Arch) -> Value {
 pub(super) fn gguf_metadata(synth: &SynthSpec, spec: &ModelSpec) -> Metadata {
     let mut metadata = Metadata::default();
     metadata.set("general.architecture", spec.arch.as_str());
-    metadata.set(
-        "general.name",
-        format!("synthetic {} {}", spec.arch, synth.seed),
-    );
+    metadata.set("general.name", format!("synthetic {} {}", spec.arch, synth.seed));
     let mut set = |key: &str, value: usize| {
         // Every figure has passed the spec's bounds, which are far below.
         metadata.set(format!("{}.{key}", spec.arch), value as u32);

@@ -99,30 +99,16 @@ pub fn gguf_bytes(spec: &SynthSpec) -> Result<Vec<u8>, ModelError> {
 pub fn write_hf(spec: &SynthSpec, dir: &Path) -> Result<(), ModelError> {
     let model = Model::new(spec)?;
     if !spec.ty.is_float() {
-        return Err(ModelError::Unsupported(format!(
-            "{} in a safetensors file",
-            spec.ty
-        )));
+        return Err(ModelError::Unsupported(format!("{} in a safetensors file", spec.ty)));
     }
     let write = || {
         fs::create_dir_all(dir)?;
         let put = |name: &str, bytes: &[u8]| {
             write_whole(&dir.join(name), |out| Ok(out.write_all(bytes)?))
         };
-        put(
-            "config.json",
-            config::hf_config(spec, model.hf.arch)
-                .to_string()
-                .as_bytes(),
-        )?;
-        put(
-            "tokenizer.json",
-            model.vocab.tokenizer_json().to_string().as_bytes(),
-        )?;
-        put(
-            "tokenizer_config.json",
-            model.vocab.tokenizer_config().to_string().as_bytes(),
-        )?;
+        put("config.json", config::hf_config(spec, model.hf.arch).to_string().as_bytes())?;
+        put("tokenizer.json", model.vocab.tokenizer_json().to_string().as_bytes())?;
+        put("tokenizer_config.json", model.vocab.tokenizer_config().to_string().as_bytes())?;
         put("model.safetensors", &model.safetensors()?)
     };
     write().map_err(|error: ModelError| error.at(dir))
@@ -153,13 +139,7 @@ impl<'a> Model<'a> {
             _ => slot.presence == Presence::Required,
         });
         let weights = Weights::new(synth);
-        Ok(Self {
-            synth,
-            hf,
-            slots,
-            weights,
-            vocab: Vocab::new(synth.n_vocab)?,
-        })
+        Ok(Self { synth, hf, slots, weights, vocab: Vocab::new(synth.n_vocab)? })
     }
 
     fn gguf_writer(&self) -> Result<GgufWriter, ModelError> {
@@ -190,21 +170,11 @@ impl<'a> Model<'a> {
         let mut data = BTreeMap::new();
         for slot in &self.slots {
             let mut bytes = Vec::new();
-            self.weights.write(
-                slot,
-                Order::Hf {
-                    norm_offset: offset,
-                },
-                &mut bytes,
-            )?;
+            self.weights.write(slot, Order::Hf { norm_offset: offset }, &mut bytes)?;
             data.insert(arch::hf_name(self.hf.arch, slot.role), (slot, bytes));
         }
         let view = |slot: &Slot, bytes| {
-            let shape = if slot.rows == 1 {
-                vec![slot.cols]
-            } else {
-                vec![slot.rows, slot.cols]
-            };
+            let shape = if slot.rows == 1 { vec![slot.cols] } else { vec![slot.rows, slot.cols] };
             StView::new(dtype(self.weights.ty(slot.role)), shape, bytes)
         };
         let views: BTreeMap<_, _> = data
@@ -233,14 +203,12 @@ fn write_whole(
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = Path::new(&part);
-    let result = File::create(part)
-        .map_err(ModelError::from)
-        .and_then(|file| {
-            let mut out = BufWriter::new(file);
-            write(&mut out)?;
-            out.into_inner().map_err(io::Error::from)?.sync_all()?;
-            Ok(fs::rename(part, path)?)
-        });
+    let result = File::create(part).map_err(ModelError::from).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        out.into_inner().map_err(io::Error::from)?.sync_all()?;
+        Ok(fs::rename(part, path)?)
+    });
     if result.is_err() {
         // The error to report is the first one.
         let _ = fs::remove_file(part);

@@ -83,10 +83,7 @@ impl Vocab {
                        "rstrip": false, "normalized": false, "special": true})
             })
             .collect();
-        let merges: Vec<Value> = MERGES
-            .iter()
-            .map(|(left, right)| json!([left, right]))
-            .collect();
+        let merges: Vec<Value> = MERGES.iter().map(|(left, right)| json!([left, right])).collect();
         let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false,
                                 "trim_offsets": true, "use_regex": true});
         json!({

@@ -32,12 +32,7 @@ pub(super) struct Weights {
 impl Weights {
     pub(super) fn new(synth: &SynthSpec) -> Self {
         let (n_layers, head_dim) = (synth.n_layers, synth.head_dim);
-        Self {
-            seed: synth.seed,
-            ty: synth.ty,
-            n_layers,
-            head_dim,
-        }
+        Self { seed: synth.seed, ty: synth.ty, n_layers, head_dim }
     }
 
     pub(super) fn ty(&self, role: Role) -> TensorType {
@@ -58,11 +53,9 @@ impl Weights {
                 let norm = |small: f32| if missing == 0.0 { 1.0 + small } else { small };
                 self.write_vector(slot, |i, values| norm(values[i]), out)
             }
-            Kind::Bias => self.write_vector(
-                slot,
-                |i, values| values[self.source(slot.role, order, i)],
-                out,
-            ),
+            Kind::Bias => {
+                self.write_vector(slot, |i, values| values[self.source(slot.role, order, i)], out)
+            }
             Kind::Matrix => self.write_matrix(slot, order, out),
         }
     }
@@ -141,11 +134,7 @@ enum Kind {
 impl Kind {
     fn of(role: Role) -> Self {
         let Role::Layer(_, role) = role else {
-            return if role == Role::OutputNorm {
-                Self::Norm
-            } else {
-                Self::Matrix
-            };
+            return if role == Role::OutputNorm { Self::Norm } else { Self::Matrix };
         };
         match role {
             LayerRole::AttnNorm

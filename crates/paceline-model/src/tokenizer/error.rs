@@ -8,10 +8,7 @@ use crate::error::ModelError;
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
     #[error("cannot read {path}: {source}")]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("{path} is larger than {limit} bytes, which no tokenizer file is")]
     FileTooLarge { path: PathBuf, limit: u64 },
     #[error(transparent)]
@@ -32,11 +29,7 @@ pub enum TokenizerError {
     #[error("merge {index} (`{merge}`) is not two pieces with a space between them")]
     BadMerge { index: usize, merge: String },
     #[error("`{field}` has {found} entries but there are {expected} tokens")]
-    LengthMismatch {
-        field: &'static str,
-        found: usize,
-        expected: usize,
-    },
+    LengthMismatch { field: &'static str, found: usize, expected: usize },
     #[error("the score of token {0} is not a number")]
     BadScore(usize),
     #[error("token {id} has {len} bytes; pieces of at most {limit} can be merged")]

@@ -59,22 +59,12 @@ impl GgufVocab {
         let id = |key: &str| metadata.optional::<u32>(key);
         let flag = |key: &str| metadata.optional::<bool>(key);
         Ok(Self {
-            model: metadata
-                .required::<&str>("tokenizer.ggml.model")?
-                .to_owned(),
+            model: metadata.required::<&str>("tokenizer.ggml.model")?.to_owned(),
             pre: text("tokenizer.ggml.pre")?.map(str::to_owned),
-            tokens: metadata
-                .required::<&[String]>("tokenizer.ggml.tokens")?
-                .to_vec(),
-            scores: metadata
-                .optional("tokenizer.ggml.scores")?
-                .unwrap_or_default(),
-            types: metadata
-                .optional("tokenizer.ggml.token_type")?
-                .unwrap_or_default(),
-            merges: strings("tokenizer.ggml.merges")?
-                .unwrap_or_default()
-                .to_vec(),
+            tokens: metadata.required::<&[String]>("tokenizer.ggml.tokens")?.to_vec(),
+            scores: metadata.optional("tokenizer.ggml.scores")?.unwrap_or_default(),
+            types: metadata.optional("tokenizer.ggml.token_type")?.unwrap_or_default(),
+            merges: strings("tokenizer.ggml.merges")?.unwrap_or_default().to_vec(),
             bos: id("tokenizer.ggml.bos_token_id")?,
             eos: id("tokenizer.ggml.eos_token_id")?,
             eot: id("tokenizer.ggml.eot_token_id")?,
@@ -150,11 +140,7 @@ fn check_lengths(file: &GgufVocab) -> Result<(), TokenizerError> {
     ];
     for (field, found) in lengths {
         if found != 0 && found != expected {
-            return Err(TokenizerError::LengthMismatch {
-                field,
-                found,
-                expected,
-            });
+            return Err(TokenizerError::LengthMismatch { field, found, expected });
         }
     }
     Ok(())
@@ -186,9 +172,7 @@ fn byte_level(file: GgufVocab) -> Result<Parts, TokenizerError> {
 /// As llama.cpp does, the space before a text is also put before text that follows an added
 /// token; the SentencePiece library itself, which knows no turns, puts it before the first only.
 fn sentence_piece(file: GgufVocab) -> Result<Parts, TokenizerError> {
-    let merging = mergeable(&file, |kind| {
-        matches!(kind, TokenType::Normal | TokenType::Byte)
-    });
+    let merging = mergeable(&file, |kind| matches!(kind, TokenType::Normal | TokenType::Byte));
     let merges = merges_from_scores(&file, &merging)?;
     let unk = file.unk.and_then(|id| file.tokens.get(id as usize));
     let mut builder = BPE::builder().byte_fallback(true).fuse_unk(true);
@@ -197,10 +181,7 @@ fn sentence_piece(file: GgufVocab) -> Result<Parts, TokenizerError> {
         tokens.entry(unk.clone()).or_insert(id);
         builder = builder.unk_token(unk.clone());
     }
-    let bpe = builder
-        .vocab_and_merges(tokens, merges)
-        .build()
-        .map_err(invalid)?;
+    let bpe = builder.vocab_and_merges(tokens, merges).build().map_err(invalid)?;
     let adds_space = file.add_space_prefix.unwrap_or(true);
     Ok(Parts {
         model: bpe.into(),
@@ -223,9 +204,7 @@ fn space_normalizer(adds_space: bool) -> Result<NormalizerWrapper, TokenizerErro
 }
 
 fn token_type(file: &GgufVocab, id: usize) -> TokenType {
-    file.types
-        .get(id)
-        .map_or(TokenType::Normal, |&number| TokenType::from_number(number))
+    file.types.get(id).map_or(TokenType::Normal, |&number| TokenType::from_number(number))
 }
 
 fn with_types(file: &GgufVocab) -> impl Iterator<Item = (usize, &String, TokenType)> {
@@ -249,15 +228,10 @@ fn mergeable(file: &GgufVocab, keep: impl Fn(TokenType) -> bool) -> Vocab {
 fn parse_merges(lines: &[String], tokens: &Vocab) -> Result<Merges, TokenizerError> {
     let mut merges = Merges::with_capacity(lines.len());
     for (index, line) in lines.iter().enumerate() {
-        let (left, right) = split_merge(line).ok_or_else(|| TokenizerError::BadMerge {
-            index,
-            merge: line.clone(),
-        })?;
+        let (left, right) = split_merge(line)
+            .ok_or_else(|| TokenizerError::BadMerge { index, merge: line.clone() })?;
         let joined = format!("{left}{right}");
-        if [left, right, &joined]
-            .iter()
-            .all(|part| tokens.contains_key(*part))
-        {
+        if [left, right, &joined].iter().all(|part| tokens.contains_key(*part)) {
             merges.push((left.to_owned(), right.to_owned()));
         }
     }
@@ -309,10 +283,7 @@ fn merges_from_scores(file: &GgufVocab, tokens: &Vocab) -> Result<Merges, Tokeni
     }
     // A stable sort: among equal scores the lower id goes first.
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    Ok(scored
-        .into_iter()
-        .map(|(_, left, right)| (left, right))
-        .collect())
+    Ok(scored.into_iter().map(|(_, left, right)| (left, right)).collect())
 }
 
 fn added_tokens(file: &GgufVocab) -> Vec<(u32, AddedToken)> {

@@ -35,10 +35,8 @@ struct EndIds {
 }
 
 pub(super) fn read_dir(dir: &Path) -> Result<Parts, TokenizerError> {
-    let json =
-        read_file(&dir.join("tokenizer.json"))?.ok_or_else(|| TokenizerError::NoTokenizerJson {
-            dir: dir.to_path_buf(),
-        })?;
+    let json = read_file(&dir.join("tokenizer.json"))?
+        .ok_or_else(|| TokenizerError::NoTokenizerJson { dir: dir.to_path_buf() })?;
     let config: TokenizerConfig = read_json(&dir.join("tokenizer_config.json"))?;
     let generation: EndIds = read_json(&dir.join("generation_config.json"))?;
     let model: EndIds = read_json(&dir.join("config.json"))?;
@@ -52,19 +50,14 @@ pub(super) fn read_dir(dir: &Path) -> Result<Parts, TokenizerError> {
 
 /// The contents of a file; `None` where there is no such file.
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>, TokenizerError> {
-    let read_error = |source| TokenizerError::Read {
-        path: path.to_path_buf(),
-        source,
-    };
+    let read_error = |source| TokenizerError::Read { path: path.to_path_buf(), source };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(read_error(error)),
     };
     let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(read_error)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(TokenizerError::FileTooLarge {
             path: path.to_path_buf(),
@@ -135,10 +128,7 @@ fn check_merges(model: &Value) -> Result<(), TokenizerError> {
             Some(format!("{left}{tail}"))
         });
         if !joined.is_some_and(|joined| vocab.contains_key(&joined)) {
-            return Err(TokenizerError::BadMerge {
-                index,
-                merge: merge.to_string(),
-            });
+            return Err(TokenizerError::BadMerge { index, merge: merge.to_string() });
         }
     }
     Ok(())
@@ -158,9 +148,7 @@ fn merge_parts(merge: &Value) -> Option<(&str, &str)> {
 fn piece_form(decoder: &Value) -> (PieceForm, bool) {
     let mut form = PieceForm::Plain;
     let mut strips_space = false;
-    let steps = decoder["decoders"]
-        .as_array()
-        .map_or(std::slice::from_ref(decoder), Vec::as_slice);
+    let steps = decoder["decoders"].as_array().map_or(std::slice::from_ref(decoder), Vec::as_slice);
     for step in steps {
         match step["type"].as_str() {
             Some("ByteLevel") => form = PieceForm::ByteLevel,
@@ -192,26 +180,17 @@ fn vocabulary(
     strips_space: bool,
 ) -> Result<Vocabulary, TokenizerError> {
     let tokens = loaded.get_vocab(true);
-    let last = tokens
-        .values()
-        .copied()
-        .max()
-        .ok_or(TokenizerError::EmptyVocabulary)?;
+    let last = tokens.values().copied().max().ok_or(TokenizerError::EmptyVocabulary)?;
     if last as usize >= MAX_VOCAB {
-        return Err(TokenizerError::VocabularyTooLarge {
-            id: u64::from(last),
-            limit: MAX_VOCAB,
-        });
+        return Err(TokenizerError::VocabularyTooLarge { id: u64::from(last), limit: MAX_VOCAB });
     }
     let mut pieces = vec![Piece::default(); last as usize + 1];
     for (text, id) in &tokens {
         pieces[*id as usize].bytes = piece_bytes(text, form);
     }
     for (id, token) in added {
-        pieces[*id as usize] = Piece {
-            bytes: token.content.as_bytes().to_vec(),
-            special: token.special,
-        };
+        pieces[*id as usize] =
+            Piece { bytes: token.content.as_bytes().to_vec(), special: token.special };
     }
     Vocabulary::new(&pieces, strips_space)
 }
@@ -229,23 +208,13 @@ fn ends(
     for ids in end_ids {
         eos.extend(numbers(ids.eos_token_id.as_ref()));
     }
-    let declared = || {
-        end_ids
-            .iter()
-            .flat_map(|ids| numbers(ids.bos_token_id.as_ref()))
-            .next()
-    };
+    let declared = || end_ids.iter().flat_map(|ids| numbers(ids.bos_token_id.as_ref())).next();
     let bos = named(&config.bos_token).or_else(declared);
     let (mut prefix, suffix) = surroundings(loaded)?;
     if prefix.is_empty() && config.add_bos_token == Some(true) {
         prefix.extend(bos);
     }
-    Ok(Ends {
-        bos,
-        eos,
-        prefix,
-        suffix,
-    })
+    Ok(Ends { bos, eos, prefix, suffix })
 }
 
 /// What the file's post-processor puts around a text, seen by letting it do so.
@@ -253,9 +222,7 @@ fn surroundings(loaded: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>), 
     let encode = |add| loaded.encode_fast("a", add).map_err(invalid);
     let (bare, full) = (encode(false)?, encode(true)?);
     let (bare, full) = (bare.get_ids(), full.get_ids());
-    let at = full
-        .windows(bare.len().max(1))
-        .position(|window| window == bare);
+    let at = full.windows(bare.len().max(1)).position(|window| window == bare);
     Ok(match at {
         Some(at) => (full[..at].to_vec(), full[at + bare.len()..].to_vec()),
         None => (Vec::new(), Vec::new()),
@@ -276,9 +243,7 @@ fn numbers(value: Option<&Value>) -> Vec<u32> {
     };
     let mut seen = HashSet::new();
     let ids = values.iter().filter_map(Value::as_u64);
-    ids.filter_map(|id| u32::try_from(id).ok())
-        .filter(|id| seen.insert(*id))
-        .collect()
+    ids.filter_map(|id| u32::try_from(id).ok()).filter(|id| seen.insert(*id)).collect()
 }
 
 /// The template is a string, or a list of named ones among which `default` counts.

@@ -128,11 +128,8 @@ impl Tokenizer {
     fn assemble(parts: Parts) -> Result<Self, TokenizerError> {
         // Requests are tokenised on their own threads; a second pool would fight the kernels'.
         tokenizers::parallelism::set_parallelism(false);
-        let added_ids: HashMap<String, u32> = parts
-            .added
-            .iter()
-            .map(|(id, token)| (token.content.clone(), *id))
-            .collect();
+        let added_ids: HashMap<String, u32> =
+            parts.added.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
         let model = SharedModel::new(parts.model, added_ids);
         let added: Vec<AddedToken> = parts.added.into_iter().map(|(_, token)| token).collect();
         let pipeline = |as_text: bool| -> Result<Pipeline, TokenizerError> {
@@ -141,9 +138,7 @@ impl Tokenizer {
                 .with_normalizer(parts.normalizer.clone())
                 .map_err(invalid)?
                 .with_pre_tokenizer(parts.pre_tokenizer.clone());
-            pipeline
-                .add_tokens(added.iter().cloned())
-                .map_err(invalid)?;
+            pipeline.add_tokens(added.iter().cloned()).map_err(invalid)?;
             pipeline.set_encode_special_tokens(as_text);
             Ok(pipeline)
         };
@@ -176,17 +171,11 @@ impl Tokenizer {
     /// The ids of a text, with nothing added around it.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>, TokenizerError> {
         if text.len() > MAX_TEXT_BYTES {
-            return Err(TokenizerError::TextTooLong {
-                len: text.len(),
-                limit: MAX_TEXT_BYTES,
-            });
+            return Err(TokenizerError::TextTooLong { len: text.len(), limit: MAX_TEXT_BYTES });
         }
         let run = longest_space_run(text);
         if run > MAX_SPACE_RUN {
-            return Err(TokenizerError::SpaceRunTooLong {
-                len: run,
-                limit: MAX_SPACE_RUN,
-            });
+            return Err(TokenizerError::SpaceRunTooLong { len: run, limit: MAX_SPACE_RUN });
         }
         let pipeline = match special {
             SpecialTokens::Parse => &self.parsing,

@@ -109,19 +109,11 @@ enum Steps {
 
 impl PreTokenizer {
     fn new(steps: Steps) -> Self {
-        Self {
-            steps,
-            ignore_merges: false,
-            adds_bos: false,
-        }
+        Self { steps, ignore_merges: false, adds_bos: false }
     }
 
     fn whole_words_with_bos(steps: Steps) -> Self {
-        Self {
-            steps,
-            ignore_merges: true,
-            adds_bos: true,
-        }
+        Self { steps, ignore_merges: true, adds_bos: true }
     }
 
     /// The pre-tokeniser a file names. An unknown name is worth a warning, not a refusal: most

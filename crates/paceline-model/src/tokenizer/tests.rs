@@ -25,11 +25,7 @@ pub(crate) fn vocab(name: &str) -> GgufVocab {
     let zipped = fs::File::open(testdata(&format!("{name}.zip"))).unwrap();
     let mut archive = zip::ZipArchive::new(zipped).unwrap();
     let mut bytes = Vec::new();
-    archive
-        .by_index(0)
-        .unwrap()
-        .read_to_end(&mut bytes)
-        .unwrap();
+    archive.by_index(0).unwrap().read_to_end(&mut bytes).unwrap();
     GgufVocab::from_metadata(Gguf::parse(bytes).unwrap().metadata()).unwrap()
 }
 
@@ -46,18 +42,11 @@ fn check_cases(tokenizer: &Tokenizer, name: &str) {
         let text = row["text"].as_str().unwrap();
         let parsed = tokenizer.encode(text, SpecialTokens::Parse).unwrap();
         assert_eq!(parsed, ids(&row["parse"]), "{name} parsing {text:?}");
-        assert_eq!(
-            tokenizer.decode(&parsed),
-            row["decoded"].as_str().unwrap(),
-            "{text:?}"
-        );
+        assert_eq!(tokenizer.decode(&parsed), row["decoded"].as_str().unwrap(), "{text:?}");
 
         let literal = tokenizer.encode(text, SpecialTokens::AsText).unwrap();
         assert_eq!(literal, ids(&row["as_text"]), "{name} as text {text:?}");
-        assert!(
-            literal.iter().all(|&id| !tokenizer.is_special(id)),
-            "{text:?}"
-        );
+        assert!(literal.iter().all(|&id| !tokenizer.is_special(id)), "{text:?}");
         assert_eq!(tokenizer.decode(&literal), text, "round trip of {text:?}");
     }
 }
@@ -80,16 +69,8 @@ fn the_same_vocabulary_from_gguf_gives_the_same_ids() {
     assert_eq!(tokenizer.chat_template(), checkpoint.chat_template());
     assert_eq!(tokenizer.eos_tokens(), checkpoint.eos_tokens());
     for id in 0..tokenizer.n_vocab() as u32 {
-        assert_eq!(
-            tokenizer.token_bytes(id),
-            checkpoint.token_bytes(id),
-            "token {id}"
-        );
-        assert_eq!(
-            tokenizer.is_special(id),
-            checkpoint.is_special(id),
-            "token {id}"
-        );
+        assert_eq!(tokenizer.token_bytes(id), checkpoint.token_bytes(id), "token {id}");
+        assert_eq!(tokenizer.is_special(id), checkpoint.is_special(id), "token {id}");
     }
 }
 
@@ -107,9 +88,7 @@ fn smollm2_gives_the_ids_of_the_golden_prompts() {
     let tokenizer = tokenizer("smollm2");
     for row in rows("smollm2.golden.json") {
         let prompt = row["prompt"].as_str().unwrap();
-        let encoded = tokenizer
-            .encode_prompt(prompt, SpecialTokens::Parse)
-            .unwrap();
+        let encoded = tokenizer.encode_prompt(prompt, SpecialTokens::Parse).unwrap();
         assert_eq!(encoded, ids(&row["prompt_token_ids"]), "{}", row["name"]);
     }
 }
@@ -138,11 +117,7 @@ fn sentencepiece_gives_the_reference_ids() {
         let text = row["text"].as_str().unwrap();
         let encoded = tokenizer.encode(text, SpecialTokens::AsText).unwrap();
         assert_eq!(encoded, ids(&row["ids"]), "{text:?}");
-        assert_eq!(
-            tokenizer.decode(&encoded),
-            row["decoded"].as_str().unwrap(),
-            "{text:?}"
-        );
+        assert_eq!(tokenizer.decode(&encoded), row["decoded"].as_str().unwrap(), "{text:?}");
     }
 }
 
@@ -150,13 +125,8 @@ fn sentencepiece_gives_the_reference_ids() {
 fn sentencepiece_puts_a_space_before_each_stretch_of_text() {
     let tokenizer = tokenizer("sentencepiece");
     let plain = tokenizer.encode("the", SpecialTokens::Parse).unwrap();
-    let turn = tokenizer
-        .encode("<|user|>the<|end|>", SpecialTokens::Parse)
-        .unwrap();
-    let (user, end) = (
-        tokenizer.token_id("<|user|>"),
-        tokenizer.token_id("<|end|>"),
-    );
+    let turn = tokenizer.encode("<|user|>the<|end|>", SpecialTokens::Parse).unwrap();
+    let (user, end) = (tokenizer.token_id("<|user|>"), tokenizer.token_id("<|end|>"));
     let expected = [&[user.unwrap()], plain.as_slice(), &[end.unwrap()]].concat();
     assert_eq!(turn, expected);
 }
@@ -166,30 +136,20 @@ fn a_prompt_gets_bos_once_where_the_file_wants_it() {
     let sentencepiece = tokenizer("sentencepiece");
     let bos = sentencepiece.bos().unwrap();
     let bare = sentencepiece.encode("the", SpecialTokens::Parse).unwrap();
-    let prompt = sentencepiece
-        .encode_prompt("the", SpecialTokens::Parse)
-        .unwrap();
+    let prompt = sentencepiece.encode_prompt("the", SpecialTokens::Parse).unwrap();
     assert_eq!(prompt, [&[bos], bare.as_slice()].concat());
-    let spelled = sentencepiece
-        .encode_prompt("<s>the", SpecialTokens::Parse)
-        .unwrap();
+    let spelled = sentencepiece.encode_prompt("<s>the", SpecialTokens::Parse).unwrap();
     assert_eq!(spelled, prompt);
 
     // This file has a BOS and says not to add it.
     let smollm2 = tokenizer("smollm2");
     assert_eq!(smollm2.bos(), Some(1));
-    assert_eq!(
-        smollm2.encode_prompt("The", SpecialTokens::Parse).unwrap(),
-        [504]
-    );
+    assert_eq!(smollm2.encode_prompt("The", SpecialTokens::Parse).unwrap(), [504]);
 
     let mut vocab = vocab("smollm2");
     (vocab.pre, vocab.add_bos, vocab.add_eos) = (Some("llama-bpe".into()), None, Some(true));
     let llama3 = Tokenizer::from_vocab(vocab).unwrap();
-    assert_eq!(
-        llama3.encode_prompt("The", SpecialTokens::Parse).unwrap(),
-        [1, 504, 2]
-    );
+    assert_eq!(llama3.encode_prompt("The", SpecialTokens::Parse).unwrap(), [1, 504, 2]);
 }
 
 #[test]
@@ -209,9 +169,7 @@ fn a_checkpoints_post_processor_decides_about_bos() {
     });
     let tokenizer = Tokenizer::from_dir(dir.path()).unwrap();
     let bare = tokenizer.encode("The", SpecialTokens::Parse).unwrap();
-    let prompt = tokenizer
-        .encode_prompt("The", SpecialTokens::Parse)
-        .unwrap();
+    let prompt = tokenizer.encode_prompt("The", SpecialTokens::Parse).unwrap();
     assert_eq!(prompt, [&[1], bare.as_slice()].concat());
 }
 
@@ -229,10 +187,7 @@ fn edited_checkpoint(name: &str, edit: impl FnOnce(&mut Value)) -> ScratchDir {
 fn the_other_files_of_a_checkpoint_name_ends_and_template() {
     let dir = edited_checkpoint("ends", |_| {});
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-    write(
-        "generation_config.json",
-        r#"{"eos_token_id": [7, 9, 4000000]}"#,
-    );
+    write("generation_config.json", r#"{"eos_token_id": [7, 9, 4000000]}"#);
     write("config.json", r#"{"bos_token_id": 1, "eos_token_id": 2}"#);
     write(
         "tokenizer_config.json",
@@ -269,27 +224,15 @@ fn dropout_truncation_and_padding_in_a_file_have_no_effect() {
 fn broken_checkpoints_are_refused_with_a_reason() {
     type Edit = fn(&mut Value);
     let edits: [(&str, Edit, &str); 5] = [
-        (
-            "type",
-            |json| json["model"]["type"] = "Nonsense".into(),
-            "not valid",
-        ),
+        ("type", |json| json["model"]["type"] = "Nonsense".into(), "not valid"),
         // Longer than any token: the `tokenizers` crate would panic on this one.
         (
             "merge",
             |json| json["model"]["merges"][0] = serde_json::json!(["!".repeat(500), "b"]),
             "merge 0",
         ),
-        (
-            "pair",
-            |json| json["model"]["merges"][3] = "nospace".into(),
-            "merge 3",
-        ),
-        (
-            "id",
-            |json| json["model"]["vocab"]["!"] = 4_000_000_000u64.into(),
-            "beyond",
-        ),
+        ("pair", |json| json["model"]["merges"][3] = "nospace".into(), "merge 3"),
+        ("id", |json| json["model"]["vocab"]["!"] = 4_000_000_000u64.into(), "beyond"),
         ("model", |json| json["model"] = Value::Null, "not valid"),
     ];
     for (name, edit, words) in edits {
@@ -299,10 +242,7 @@ fn broken_checkpoints_are_refused_with_a_reason() {
     }
     let empty = ScratchDir::new_in(&std::env::temp_dir(), "empty").unwrap();
     let error = Tokenizer::from_dir(empty.path()).unwrap_err();
-    assert!(
-        matches!(error, TokenizerError::NoTokenizerJson { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, TokenizerError::NoTokenizerJson { .. }), "{error}");
     fs::write(empty.path().join("tokenizer.json"), "{").unwrap();
     let error = Tokenizer::from_dir(empty.path()).unwrap_err();
     assert!(matches!(error, TokenizerError::Invalid(_)), "{error}");
@@ -313,32 +253,12 @@ fn broken_gguf_vocabularies_are_refused_with_a_reason() {
     type Edit = fn(&mut GgufVocab);
     let edits: [(&str, Edit, &str); 7] = [
         ("sentencepiece", |v| v.model = "bert".into(), "kind `bert`"),
-        (
-            "sentencepiece",
-            |v| v.scores.clear(),
-            "tokenizer.ggml.scores",
-        ),
-        (
-            "sentencepiece",
-            |v| v.scores[9] = f32::NAN,
-            "score of token 9",
-        ),
-        (
-            "sentencepiece",
-            |v| v.tokens[300] = "x".repeat(2000),
-            "token 300 has 2000 bytes",
-        ),
-        (
-            "sentencepiece",
-            |v| v.types.truncate(5),
-            "tokenizer.ggml.token_type",
-        ),
+        ("sentencepiece", |v| v.scores.clear(), "tokenizer.ggml.scores"),
+        ("sentencepiece", |v| v.scores[9] = f32::NAN, "score of token 9"),
+        ("sentencepiece", |v| v.tokens[300] = "x".repeat(2000), "token 300 has 2000 bytes"),
+        ("sentencepiece", |v| v.types.truncate(5), "tokenizer.ggml.token_type"),
         ("bitnet-tiny", |v| v.merges[2] = "nospace".into(), "merge 2"),
-        (
-            "bitnet-tiny",
-            |v| (v.tokens, v.types) = (vec![], vec![]),
-            "empty",
-        ),
+        ("bitnet-tiny", |v| (v.tokens, v.types) = (vec![], vec![]), "empty"),
     ];
     for (name, edit, words) in edits {
         let mut vocab = vocab(name);
@@ -356,9 +276,7 @@ fn odd_gguf_vocabularies_still_work() {
     vocab.eos = Some(u32::MAX);
     vocab.tokens[100] = vocab.tokens[99].clone();
     let tokenizer = Tokenizer::from_vocab(vocab).unwrap();
-    let ids = tokenizer
-        .encode("plain words", SpecialTokens::Parse)
-        .unwrap();
+    let ids = tokenizer.encode("plain words", SpecialTokens::Parse).unwrap();
     assert_eq!(tokenizer.decode(&ids), "plain words");
     assert_eq!(tokenizer.eos_tokens(), [0, 2]);
     assert_eq!(tokenizer.token_bytes(u32::MAX).as_ref(), b"");
@@ -385,10 +303,7 @@ fn a_text_beyond_the_limit_is_refused() {
     let tokenizer = tokenizer("bitnet-tiny");
     let long = "a".repeat(MAX_TEXT_BYTES + 1);
     let error = tokenizer.encode(&long, SpecialTokens::Parse).unwrap_err();
-    assert!(
-        matches!(error, TokenizerError::TextTooLong { .. }),
-        "{error}"
-    );
+    assert!(matches!(error, TokenizerError::TextTooLong { .. }), "{error}");
 }
 
 #[test]
@@ -403,13 +318,8 @@ fn long_runs_of_one_character_are_cut_as_short_ones() {
     let ids = tokenizer.encode(&text, SpecialTokens::AsText).unwrap();
     let tail = tokenizer.encode(" x 1", SpecialTokens::AsText).unwrap();
     assert!(ids.ends_with(&tail));
-    let error = tokenizer
-        .encode(&format!(" {text}"), SpecialTokens::AsText)
-        .unwrap_err();
-    assert!(
-        matches!(error, TokenizerError::SpaceRunTooLong { .. }),
-        "{error}"
-    );
+    let error = tokenizer.encode(&format!(" {text}"), SpecialTokens::AsText).unwrap_err();
+    assert!(matches!(error, TokenizerError::SpaceRunTooLong { .. }), "{error}");
 }
 
 #[test]

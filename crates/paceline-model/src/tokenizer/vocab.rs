@@ -49,12 +49,7 @@ impl Vocabulary {
             starts.push(end);
             special.push(piece.special);
         }
-        Ok(Self {
-            bytes,
-            starts,
-            special,
-            strips_leading_space,
-        })
+        Ok(Self { bytes, starts, special, strips_leading_space })
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,0 +1,238 @@
+//! The sublayers, each a few ops over all rows of the step.
+
+use paceline_cpu::PackedMatrix;
+use paceline_cpu::ops::{Attention, AttentionSeq, Gate, MatmulJob, RopeStore};
+use paceline_cpu::quant::dequantize_row;
+use paceline_engine::backend::{BackendError, Sampled};
+use paceline_engine::batch::Batch;
+
+use super::{Angles, CpuBackend, LOGIT_ROWS};
+use crate::spec::Activation;
+use crate::weights::forms_of;
+
+impl CpuBackend {
+    /// The engine promises these; a promise broken fails the step, not the process.
+    pub(super) fn check(&self, batch: &Batch) -> Result<(), BackendError> {
+        let n_rows = batch.n_rows();
+        let n_slots = u64::from(self.limits.n_blocks) * u64::from(self.limits.block_size);
+        let fits = n_rows <= self.limits.max_rows as usize
+            && batch.positions.len() == n_rows
+            && batch.slots.len() == n_rows
+            && batch.positions.iter().all(|&p| p < self.limits.max_model_len)
+            && batch.tokens.iter().all(|&t| t < self.limits.n_vocab)
+            && batch.slots.iter().all(|&slot| u64::from(slot) < n_slots)
+            && batch.block_tables.iter().all(|block| block.0 < self.limits.n_blocks)
+            && batch.samples.iter().all(|sample| (sample.row as usize) < n_rows);
+        match fits {
+            true => Ok(()),
+            false => Err(BackendError {
+                message: "the step does not fit the backend; this is a bug in the engine"
+                    .to_owned(),
+            }),
+        }
+    }
+
+    pub(super) fn copy_blocks(&mut self, batch: &Batch) {
+        for copy in &batch.copies {
+            for layer in &mut self.kv {
+                layer.copy(copy.from.0 as usize, copy.to.0 as usize, copy.n_tokens as usize);
+            }
+        }
+    }
+
+    /// Token embeddings into the residual stream.
+    pub(super) fn embed(&mut self, batch: &Batch) {
+        let (table, spec) = (self.weights.embedding(), self.weights.spec());
+        let row_bytes = table.data.len() / table.rows;
+        let x = &mut self.buffers.x[..batch.n_rows() * spec.d_model];
+        self.cpu.for_each_row(x, spec.d_model, |row, out| {
+            let at = batch.tokens[row] as usize * row_bytes;
+            dequantize_row(table.ty, &table.data[at..at + row_bytes], out);
+            if spec.embed_scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= spec.embed_scale);
+            }
+        });
+    }
+
+    /// What depends on the rows' places alone: rope angles and block tables.
+    pub(super) fn place(&mut self, batch: &Batch) {
+        let rope = &self.weights.spec().rope;
+        let local = rope.local_inv_freq.as_deref();
+        for (angles, inv_freq) in
+            self.buffers.angles.iter_mut().zip([Some(&rope.inv_freq[..]), local])
+        {
+            if let Some(inv_freq) = inv_freq {
+                angles.fill(&batch.positions, inv_freq, rope.magnitude);
+            }
+        }
+        let buffers = &mut self.buffers;
+        buffers.tables.clear();
+        buffers.tables.extend(batch.block_tables.iter().map(|block| block.0));
+        buffers.seqs.clear();
+        buffers.seqs.extend(batch.seqs.iter().map(|seq| AttentionSeq {
+            first_row: seq.rows.start as usize,
+            n_rows: seq.rows.len(),
+            first_block: seq.blocks.start as usize,
+            n_blocks: seq.blocks.len(),
+        }));
+    }
+
+    pub(super) fn attention_layer(&mut self, layer: usize, batch: &Batch) {
+        let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
+        let (cpu, buffers, kv) = (&mut self.cpu, &mut self.buffers, &mut self.kv[layer]);
+        let n_rows = batch.n_rows();
+        let x = &mut buffers.x[..n_rows * spec.d_model];
+        let (q_width, kv_width) = (spec.q_dim(), spec.kv_dim());
+        let [q, k, v] = &mut buffers.qkv;
+        let (q, k, v) =
+            (&mut q[..n_rows * q_width], &mut k[..n_rows * kv_width], &mut v[..n_rows * kv_width]);
+
+        buffers.acts.shape(spec.d_model, forms_of(&weights.qkv));
+        cpu.norm_acts(x, &weights.attn_norm, spec.norm_eps, &mut buffers.acts);
+        let [wq, wk, wv] = &weights.qkv;
+        cpu.matmul(&buffers.acts, n_rows, [into(wq, q), into(wk, k), into(wv, v)]);
+
+        let window = spec.windows[layer];
+        let is_local = window.is_some() && spec.rope.local_inv_freq.is_some();
+        let angles = &buffers.angles[usize::from(is_local)];
+        let rope = RopeStore {
+            queries: q,
+            keys: k,
+            values: v,
+            cos: &angles.cos,
+            sin: &angles.sin,
+            rope_dim: spec.rope.dim,
+            biases: weights.qkv_bias.each_ref().map(Vec::as_slice),
+            head_norms: weights.head_norms.each_ref().map(Vec::as_slice),
+            norm_eps: spec.norm_eps,
+            slots: &batch.slots,
+        };
+        cpu.rope_store(rope, kv);
+
+        let attended = &mut buffers.attended[..n_rows * q_width];
+        let attention = Attention {
+            queries: &buffers.qkv[0][..n_rows * q_width],
+            out: attended,
+            positions: &batch.positions,
+            seqs: &buffers.seqs,
+            tables: &buffers.tables,
+            n_heads: spec.n_heads,
+            scale: spec.attn_scale,
+            softcap: spec.attn_softcap,
+            window,
+        };
+        cpu.attention(attention, kv);
+        buffers.acts.shape(q_width, forms_of([&weights.o]));
+        cpu.acts_from(attended, &mut buffers.acts);
+        self.add_sublayer(n_rows, layer, Sublayer::Attention);
+    }
+
+    pub(super) fn feed_forward(&mut self, layer: usize, n_rows: usize) {
+        let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
+        let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
+        let x = &buffers.x[..n_rows * spec.d_model];
+        let gate = &mut buffers.gate[..n_rows * spec.d_ff];
+        let up = &mut buffers.up[..n_rows * spec.d_ff];
+        buffers.acts.shape(spec.d_model, forms_of([&weights.gate, &weights.up]));
+        cpu.norm_acts(x, &weights.ffn_norm, spec.norm_eps, &mut buffers.acts);
+        cpu.matmul(&buffers.acts, n_rows, [into(&weights.gate, gate), into(&weights.up, up)]);
+        let kind = match spec.activation {
+            Activation::Silu => Gate::Silu,
+            Activation::GeluTanh => Gate::GeluTanh,
+        };
+        buffers.acts.shape(spec.d_ff, forms_of([&weights.down]));
+        cpu.gated_acts(kind, gate, up, &mut buffers.acts);
+        self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
+    }
+
+    /// Multiplies the sublayer's last weight with `acts` and adds the result to the residual
+    /// stream, through a norm where the model has one there.
+    fn add_sublayer(&mut self, n_rows: usize, layer: usize, sublayer: Sublayer) {
+        let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
+        let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
+        let (weight, bias, norm) = match sublayer {
+            Sublayer::Attention => (&weights.o, &weights.o_bias[..], &weights.post_attn_norm),
+            Sublayer::FeedForward => (&weights.down, &[][..], &weights.post_ffn_norm),
+        };
+        let n = n_rows * spec.d_model;
+        let (x, y) = (&mut buffers.x[..n], &mut buffers.y[..n]);
+        if norm.is_empty() {
+            cpu.matmul(&buffers.acts, n_rows, [MatmulJob { weight, out: x, add: true }]);
+            if !bias.is_empty() {
+                cpu.add_bias(x, bias);
+            }
+            return;
+        }
+        cpu.matmul(&buffers.acts, n_rows, [into(weight, y)]);
+        if !bias.is_empty() {
+            cpu.add_bias(y, bias);
+        }
+        cpu.add_normed(x, y, norm, spec.norm_eps);
+    }
+
+    /// Logits of the rows that are read, and what is read off them.
+    pub(super) fn sample(&mut self, batch: &Batch) {
+        self.results.clear();
+        self.results.resize(batch.samples.len(), Sampled::default());
+        for first in (0..batch.samples.len()).step_by(LOGIT_ROWS) {
+            let last = (first + LOGIT_ROWS).min(batch.samples.len());
+            self.logits(batch, first..last);
+            let n_vocab = self.weights.spec().n_vocab;
+            let logits = &mut self.buffers.logits[..(last - first) * n_vocab];
+            let (results, row_ops) = (&mut self.results[first..last], &self.row_ops);
+            self.cpu.for_each_row_with(
+                logits,
+                results,
+                &mut self.samplers,
+                |i, logits, out, sampler| {
+                    let sample = &batch.samples[first + i];
+                    sampler.sample(logits, sample, batch.history_of(sample), row_ops, out);
+                },
+            );
+        }
+    }
+
+    /// Logits of samples `range` of the batch.
+    pub(super) fn logits(&mut self, batch: &Batch, range: std::ops::Range<usize>) -> &[f32] {
+        let spec = self.weights.spec();
+        let (cpu, buffers, n) = (&mut self.cpu, &mut self.buffers, range.len());
+        let (d, head) = (spec.d_model, &self.weights.head);
+        for (i, sample) in batch.samples[range].iter().enumerate() {
+            let at = sample.row as usize * d;
+            buffers.hidden[i * d..(i + 1) * d].copy_from_slice(&buffers.x[at..at + d]);
+        }
+        buffers.acts.shape(d, head.act_forms());
+        let hidden = &buffers.hidden[..n * d];
+        cpu.norm_acts(hidden, &self.weights.output_norm, spec.norm_eps, &mut buffers.acts);
+        let logits = &mut buffers.logits[..n * spec.n_vocab];
+        cpu.matmul(&buffers.acts, n, [into(head, logits)]);
+        if let Some(cap) = spec.final_softcap {
+            cpu.softcap(logits, cap);
+        }
+        logits
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Sublayer {
+    Attention,
+    FeedForward,
+}
+
+fn into<'a>(weight: &'a PackedMatrix, out: &'a mut [f32]) -> MatmulJob<'a> {
+    MatmulJob { weight, out, add: false }
+}
+
+impl Angles {
+    fn fill(&mut self, positions: &[u32], inv_freq: &[f32], magnitude: f32) {
+        let n = inv_freq.len();
+        for (row, &position) in positions.iter().enumerate() {
+            for (i, &frequency) in inv_freq.iter().enumerate() {
+                // In f64, so that far positions keep their angle.
+                let (sin, cos) = (f64::from(position) * f64::from(frequency)).sin_cos();
+                self.cos[row * n + i] = cos as f32 * magnitude;
+                self.sin[row * n + i] = sin as f32 * magnitude;
+            }
+        }
+    }
+}

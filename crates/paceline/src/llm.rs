@@ -1,0 +1,233 @@
+//! A loaded model and its engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use paceline_cpu::Isa;
+use paceline_engine::{Batching, Engine, EngineConfig, Stats, Token};
+use paceline_model::checkpoint::Checkpoint;
+use paceline_model::cpu_backend::{CpuBackend, CpuOptions, kv_block_bytes};
+use paceline_model::pull::{self, Progress, PullOptions, Source};
+use paceline_model::sizing;
+use paceline_model::spec::ModelSpec;
+use paceline_model::template::ChatTemplate;
+use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
+use paceline_model::weights::Weights;
+
+use crate::error::Error;
+use crate::generation::Generation;
+use crate::prompt::{GenerateParams, Input, Prompt};
+use crate::session::{Session, Stream};
+
+/// How a model is loaded and run. `None` means: sized from the machine and the model.
+#[derive(Clone, Debug)]
+pub struct LlmOptions {
+    pub threads: Option<usize>,
+    /// The best the machine has, or what `PACELINE_ISA` says.
+    pub isa: Option<Isa>,
+    /// Sequences that may run at once.
+    pub max_num_seqs: u32,
+    /// Rows a step may have.
+    pub max_num_batched_tokens: u32,
+    /// Most rows one sequence may have in a step; 0 is no cap.
+    pub long_prefill_token_threshold: u32,
+    /// KV blocks of 32 tokens.
+    pub num_kv_blocks: Option<u32>,
+    /// Positions of a sequence; the model's context if that is less.
+    pub max_model_len: Option<u32>,
+    pub prefix_cache: bool,
+    pub batching: Batching,
+    /// Requests that may wait.
+    pub max_waiting_requests: u32,
+    pub pull: PullOptions,
+}
+
+impl Default for LlmOptions {
+    fn default() -> LlmOptions {
+        let engine = EngineConfig::default();
+        LlmOptions {
+            threads: None,
+            isa: None,
+            max_num_seqs: engine.max_num_seqs,
+            max_num_batched_tokens: engine.max_num_batched_tokens,
+            long_prefill_token_threshold: engine.long_prefill_token_threshold,
+            num_kv_blocks: None,
+            max_model_len: None,
+            prefix_cache: true,
+            batching: Batching::Continuous,
+            max_waiting_requests: engine.max_waiting_requests,
+            pull: PullOptions::default(),
+        }
+    }
+}
+
+/// What was chosen at start; for logs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelFacts {
+    pub path: PathBuf,
+    pub isa: Isa,
+    pub n_threads: usize,
+    pub weight_bytes: usize,
+    pub n_kv_blocks: u32,
+    pub kv_bytes: usize,
+    pub max_model_len: u32,
+}
+
+/// A model, ready to generate.
+#[derive(Debug)]
+pub struct Llm {
+    pub(crate) engine: Engine<CpuBackend>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    weights: Arc<Weights>,
+    facts: ModelFacts,
+    started: Instant,
+}
+
+impl Llm {
+    /// Loads a model: `default`, a path (`.gguf`, `.safetensors` or a directory), or
+    /// `hf:org/repo[:file]`. What is not on this machine is fetched.
+    pub fn load(source: &str, options: LlmOptions) -> Result<Llm, Error> {
+        Llm::load_with_progress(source, options, &pull::NoProgress)
+    }
+
+    /// [`Llm::load`], reporting downloads to `progress`.
+    pub fn load_with_progress(
+        source: &str,
+        options: LlmOptions,
+        progress: &dyn Progress,
+    ) -> Result<Llm, Error> {
+        let path = pull::resolve(&Source::parse(source)?, &options.pull, progress)?;
+        let checkpoint = Arc::new(Checkpoint::open(&path)?);
+        let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
+        let template = tokenizer.chat_template().map(|t| ChatTemplate::new(t, &tokenizer));
+        let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
+        let weights = Arc::new(Weights::load(checkpoint, n_threads, &|_| ())?);
+        let cpu = cpu_options(&options, weights.spec(), n_threads)?;
+        let backend = CpuBackend::new(Arc::clone(&weights), cpu)?;
+        let facts = ModelFacts {
+            path,
+            isa: backend.isa(),
+            n_threads: backend.n_threads(),
+            weight_bytes: weights.n_bytes(),
+            n_kv_blocks: cpu.n_blocks,
+            kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec()),
+            max_model_len: cpu.max_model_len,
+        };
+        let engine = Engine::new(backend, engine_config(&options))?;
+        let template = template.transpose()?;
+        let started = Instant::now();
+        Ok(Llm { engine, tokenizer, template, weights, facts, started })
+    }
+
+    /// Generates for all prompts at once; the answers are in the prompts' order. A prompt that
+    /// cannot be run fails the call before anything runs.
+    pub fn generate_batch<P: Clone + Into<Prompt>>(
+        &mut self,
+        prompts: &[P],
+        params: &GenerateParams,
+    ) -> Result<Vec<Generation>, Error> {
+        self.stream(prompts, params)?.into_generations()
+    }
+
+    /// Generates for one prompt.
+    pub fn generate(
+        &mut self,
+        prompt: impl Into<Prompt>,
+        params: &GenerateParams,
+    ) -> Result<Generation, Error> {
+        let mut generations = self.generate_batch(&[prompt.into()], params)?;
+        Ok(generations.remove(0))
+    }
+
+    /// Generates for all prompts at once and hands out each piece of text as it comes.
+    pub fn stream<P: Clone + Into<Prompt>>(
+        &mut self,
+        prompts: &[P],
+        params: &GenerateParams,
+    ) -> Result<Stream<'_>, Error> {
+        Stream::new(self, prompts.iter().cloned().map(Into::into), params)
+    }
+
+    /// Manual control: an empty batch to add to and step.
+    pub fn session(&mut self) -> Session<'_> {
+        Session::new(self)
+    }
+
+    /// The tokens of a prompt, as they would be fed to the model.
+    pub fn tokenize(&self, input: &Input) -> Result<Vec<Token>, Error> {
+        match input {
+            Input::Tokens(tokens) => Ok(tokens.clone()),
+            Input::Text(text) => Ok(self.tokenizer.encode_prompt(text, SpecialTokens::Parse)?),
+            Input::Chat(messages) => {
+                let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
+                Ok(template.encode(messages, &self.tokenizer)?)
+            }
+        }
+    }
+
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        self.weights.spec()
+    }
+
+    pub fn facts(&self) -> &ModelFacts {
+        &self.facts
+    }
+
+    /// The engine's counters.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// Engine time.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+}
+
+fn cpu_options(
+    options: &LlmOptions,
+    spec: &ModelSpec,
+    n_threads: usize,
+) -> Result<CpuOptions, Error> {
+    let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
+    let context = u32::try_from(spec.max_context).unwrap_or(u32::MAX);
+    let max_model_len = options.max_model_len.unwrap_or(context).min(context);
+    let n_blocks = options
+        .num_kv_blocks
+        .unwrap_or_else(|| sizing::default_kv_blocks(spec, options.max_num_seqs, max_model_len));
+    let max_rows = options.max_num_batched_tokens;
+    Ok(CpuOptions { isa, n_threads, n_blocks, max_rows, max_model_len })
+}
+
+fn engine_config(options: &LlmOptions) -> EngineConfig {
+    EngineConfig {
+        max_num_seqs: options.max_num_seqs,
+        max_num_batched_tokens: options.max_num_batched_tokens,
+        long_prefill_token_threshold: options.long_prefill_token_threshold,
+        prefix_cache: options.prefix_cache,
+        batching: options.batching,
+        max_waiting_requests: options.max_waiting_requests,
+        hash_key: random_key(),
+        ..EngineConfig::default()
+    }
+}
+
+/// A key nobody can guess: the standard library seeds its hash maps from the system's randomness.
+fn random_key() -> [u8; 16] {
+    use std::hash::{BuildHasher, RandomState};
+    let word = || RandomState::new().hash_one(0u8).to_le_bytes();
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&word());
+    key[8..].copy_from_slice(&word());
+    key
+}
