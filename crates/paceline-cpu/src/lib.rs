@@ -23,5 +23,5 @@ pub use acts::{ACT_BLOCK, ActForms, Acts};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use kernels::attention::KV_BLOCK;
 pub use ops::Cpu;
-pub use packed::{PackError, PackedMatrix, QuantLayout, RawMatrix};
+pub use packed::{ActPrecision, PackError, PackedMatrix, QuantLayout, RawMatrix};
 pub use pool::Pool;

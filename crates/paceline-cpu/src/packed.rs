@@ -56,6 +56,7 @@ pub struct PackedMatrix {
     n_rows: usize,
     n_cols: usize,
     ty: TensorType,
+    precision: ActPrecision,
     data: Data,
 }
 
@@ -74,6 +75,8 @@ pub(crate) struct QuantView {
     pub(crate) n_rows: usize,
     pub(crate) n_cols: usize,
     pub(crate) zero: i32,
+    /// The activations are words.
+    pub(crate) words: bool,
     pub(crate) layout: QuantLayout,
 }
 
@@ -135,6 +138,16 @@ impl fmt::Display for PackError {
 
 impl std::error::Error for PackError {}
 
+/// How finely the activations that meet a quantised matrix are quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActPrecision {
+    /// To bytes.
+    Bytes,
+    /// To 16-bit words, at about twice the arithmetic: for the logits, where an error is not
+    /// averaged away by further layers.
+    Words,
+}
+
 /// One source of rows: a tensor as it lies in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct RawMatrix<'a> {
@@ -162,7 +175,11 @@ impl<'a> RawMatrix<'a> {
 
 impl PackedMatrix {
     /// Packs a matrix. Output `i` is the source's row `row_of(i)`.
-    pub fn pack(raw: RawMatrix<'_>, row_of: impl Fn(usize) -> usize) -> Result<Self, PackError> {
+    pub fn pack(
+        raw: RawMatrix<'_>,
+        precision: ActPrecision,
+        row_of: impl Fn(usize) -> usize,
+    ) -> Result<Self, PackError> {
         let row_bytes = raw.row_bytes()?;
         let data = match QuantLayout::of(raw.ty) {
             Some(layout) => Data::Quant {
@@ -172,7 +189,7 @@ impl PackedMatrix {
             },
             None => pack_float(&raw, row_bytes, &row_of)?,
         };
-        Ok(PackedMatrix { n_rows: raw.n_rows, n_cols: raw.n_cols, ty: raw.ty, data })
+        Ok(PackedMatrix { n_rows: raw.n_rows, n_cols: raw.n_cols, ty: raw.ty, precision, data })
     }
 
     /// Outputs.
@@ -204,8 +221,15 @@ impl PackedMatrix {
 
     /// The form of activations this matrix multiplies with.
     pub fn act_forms(&self) -> ActForms {
-        let quantised = matches!(self.data, Data::Quant { .. });
-        ActForms { floats: !quantised, quantised }
+        match (&self.data, self.precision) {
+            (Data::Quant { .. }, ActPrecision::Bytes) => {
+                ActForms { bytes: true, ..ActForms::default() }
+            }
+            (Data::Quant { .. }, ActPrecision::Words) => {
+                ActForms { words: true, ..ActForms::default() }
+            }
+            _ => ActForms { floats: true, ..ActForms::default() },
+        }
     }
 
     pub(crate) fn view(&self) -> MatrixView {
@@ -217,6 +241,7 @@ impl PackedMatrix {
                 n_rows: self.n_rows,
                 n_cols: self.n_cols,
                 zero: *zero,
+                words: self.precision == ActPrecision::Words,
                 layout: *layout,
             }),
             Data::F32(v) => float(FloatPointer::F32(v.as_ptr())),

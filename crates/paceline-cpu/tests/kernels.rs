@@ -6,7 +6,9 @@
 use half::f16;
 use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, dequantize_row, random_row};
-use paceline_cpu::{ActForms, Acts, Cpu, Isa, KV_BLOCK, PackError, PackedMatrix, RawMatrix};
+use paceline_cpu::{
+    ActForms, ActPrecision, Acts, Cpu, Isa, KV_BLOCK, PackError, PackedMatrix, RawMatrix,
+};
 
 /// Every instruction set here, with several thread counts.
 fn machines() -> Vec<Cpu> {
@@ -54,6 +56,16 @@ struct Weight {
 }
 
 fn weight(ty: TensorType, n_rows: usize, n_cols: usize, rng: &mut Rng) -> Weight {
+    weight_for(ActPrecision::Bytes, ty, n_rows, n_cols, rng)
+}
+
+fn weight_for(
+    precision: ActPrecision,
+    ty: TensorType,
+    n_rows: usize,
+    n_cols: usize,
+    rng: &mut Rng,
+) -> Weight {
     let mut data = Vec::new();
     for _ in 0..n_rows {
         random_row(ty, rng, 0.3, n_cols, &mut data);
@@ -61,25 +73,33 @@ fn weight(ty: TensorType, n_rows: usize, n_cols: usize, rng: &mut Rng) -> Weight
     let mut values = vec![0.0; n_rows * n_cols];
     dequantize_row(ty, &data, &mut values);
     let raw = RawMatrix { ty, n_rows, n_cols, data: &data };
-    let packed = PackedMatrix::pack(raw, |row| row).unwrap();
+    let packed = PackedMatrix::pack(raw, precision, |row| row).unwrap();
     Weight { data, packed, values }
 }
 
-/// What the activations become: bytes times a scale per block of 32.
-fn as_quantised(x: &[f32]) -> Vec<f64> {
+/// What the activations become: whole units, at most `most` of them, times a scale per block of 32.
+fn as_quantised(x: &[f32], most: f32) -> Vec<f64> {
     let block = |b: &[f32]| {
         let largest = b.iter().fold(0f32, |m, x| m.max(x.abs()));
-        let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-        let scale = f64::from(largest / 127.0);
+        let inverse = if largest > 0.0 { most / largest } else { 0.0 };
+        let scale = f64::from(largest / most);
         b.iter().map(|x| f64::from((x * inverse).round_ties_even()) * scale).collect::<Vec<_>>()
     };
     x.chunks(32).flat_map(block).collect()
 }
 
 fn product(weight: &Weight, x: &[f32], n_rows: usize) -> Vec<f64> {
+    let forms = weight.packed.act_forms();
+    let x = match forms {
+        ActForms { bytes: true, .. } => as_quantised(x, 127.0),
+        ActForms { words: true, .. } => as_quantised(x, 32512.0),
+        _ => x.iter().map(|&x| f64::from(x)).collect(),
+    };
+    product_of(weight, &x, n_rows)
+}
+
+fn product_of(weight: &Weight, x: &[f64], n_rows: usize) -> Vec<f64> {
     let n_cols = weight.packed.n_cols();
-    let quantised = weight.packed.act_forms().quantised;
-    let x = if quantised { as_quantised(x) } else { x.iter().map(|&x| f64::from(x)).collect() };
     let mut out = Vec::new();
     for row in 0..n_rows {
         for w in weight.values.chunks(n_cols) {
@@ -130,6 +150,24 @@ fn matmul_of_every_type() {
 }
 
 #[test]
+fn matmul_with_words() {
+    let mut rng = Rng::new(9);
+    for ty in TensorType::ALL {
+        for (n_rows, n_outputs) in [(1, 17), (3, 16), (9, 5)] {
+            let n_cols = ty.block_len().max(32) * 2;
+            let w = weight_for(ActPrecision::Words, ty, n_outputs, n_cols, &mut rng);
+            let x = normals(&mut rng, n_rows * n_cols);
+            let name = format!("{ty} with words, {n_rows} rows");
+            let found = same_bits(&name, |cpu| multiply(cpu, &w.packed, &x, false));
+            close(&name, &found, &product(&w, &x, n_rows), 2e-5);
+            let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            let exact = product_of(&w, &exact, n_rows);
+            close(&name, &found, &exact, 3e-3);
+        }
+    }
+}
+
+#[test]
 fn several_products_share_one_call() {
     let mut rng = Rng::new(2);
     let a = weight(TensorType::Q4_1, 40, 64, &mut rng);
@@ -138,7 +176,7 @@ fn several_products_share_one_call() {
     let x = normals(&mut rng, 5 * 64);
     let found = same_bits("three products", |cpu| {
         let mut acts = Acts::new(8, 64);
-        acts.shape(64, ActForms { floats: true, quantised: true });
+        acts.shape(64, ActForms { floats: true, bytes: true, words: false });
         cpu.acts_from(&x, &mut acts);
         let mut outs = [vec![0.0; 5 * 40], vec![0.0; 5 * 7], vec![0.0; 5 * 33]];
         let [oa, ob, oc] = &mut outs;
@@ -164,7 +202,7 @@ fn packing_permutes_rows_and_refuses_what_is_not_finite() {
     for ty in [TensorType::Q4_0, TensorType::F32] {
         let w = weight(ty, 20, 64, &mut rng);
         let raw = RawMatrix { ty, n_rows: 20, n_cols: 64, data: &w.data };
-        let flipped = PackedMatrix::pack(raw, |row| 19 - row).unwrap();
+        let flipped = PackedMatrix::pack(raw, ActPrecision::Bytes, |row| 19 - row).unwrap();
         let x = normals(&mut rng, 64);
         let mut cpu = Cpu::new(Isa::Scalar, 1, 16).unwrap();
         let mut expected = multiply(&mut cpu, &w.packed, &x, false);
@@ -173,16 +211,28 @@ fn packing_permutes_rows_and_refuses_what_is_not_finite() {
     }
     let mut nan = f32::NAN.to_le_bytes().repeat(32);
     let raw = RawMatrix { ty: TensorType::F32, n_rows: 1, n_cols: 32, data: &nan };
-    assert_eq!(PackedMatrix::pack(raw, |r| r).unwrap_err(), PackError::NotFinite { row: 0 });
+    assert_eq!(
+        PackedMatrix::pack(raw, ActPrecision::Bytes, |r| r).unwrap_err(),
+        PackError::NotFinite { row: 0 }
+    );
     nan.pop();
     let raw = RawMatrix { ty: TensorType::F32, n_rows: 1, n_cols: 32, data: &nan };
-    assert!(matches!(PackedMatrix::pack(raw, |r| r), Err(PackError::Size { .. })));
+    assert!(matches!(
+        PackedMatrix::pack(raw, ActPrecision::Bytes, |r| r),
+        Err(PackError::Size { .. })
+    ));
     let mut q8 = vec![1u8; 34];
     q8[..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
     let raw = RawMatrix { ty: TensorType::Q8_0, n_rows: 1, n_cols: 32, data: &q8 };
-    assert!(matches!(PackedMatrix::pack(raw, |r| r), Err(PackError::NotFinite { .. })));
+    assert!(matches!(
+        PackedMatrix::pack(raw, ActPrecision::Bytes, |r| r),
+        Err(PackError::NotFinite { .. })
+    ));
     let raw = RawMatrix { ty: TensorType::Q8_0, n_rows: 1, n_cols: 31, data: &q8 };
-    assert!(matches!(PackedMatrix::pack(raw, |r| r), Err(PackError::Columns { .. })));
+    assert!(matches!(
+        PackedMatrix::pack(raw, ActPrecision::Bytes, |r| r),
+        Err(PackError::Columns { .. })
+    ));
 }
 
 fn floats_of(cpu: &mut Cpu, acts: &Acts, n_rows: usize, n_cols: usize) -> Vec<f32> {
@@ -194,7 +244,7 @@ fn floats_of(cpu: &mut Cpu, acts: &Acts, n_rows: usize, n_cols: usize) -> Vec<f3
         }
     }
     let raw = RawMatrix { ty: TensorType::F32, n_rows: n_cols, n_cols, data: &data };
-    let identity = PackedMatrix::pack(raw, |row| row).unwrap();
+    let identity = PackedMatrix::pack(raw, ActPrecision::Bytes, |row| row).unwrap();
     let mut out = vec![0.0; n_rows * n_cols];
     cpu.matmul(acts, n_rows, [MatmulJob { weight: &identity, out: &mut out, add: false }]);
     out
@@ -206,7 +256,7 @@ fn norm_gates_and_caps() {
     for (n_rows, n) in [(1, 32), (3, 96), (50, 160), (2, 47)] {
         let (x, up, w) =
             (normals(&mut rng, n_rows * n), normals(&mut rng, n_rows * n), normals(&mut rng, n));
-        let forms = ActForms { floats: true, quantised: n % 32 == 0 };
+        let forms = ActForms { floats: true, bytes: n % 32 == 0, words: false };
         let run = |cpu: &mut Cpu, fill: &dyn Fn(&mut Cpu, &mut Acts)| {
             let mut acts = Acts::new(n_rows, n);
             acts.shape(n, forms);

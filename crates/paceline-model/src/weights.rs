@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use paceline_cpu::quant::dequantize_row;
-use paceline_cpu::{ActForms, PackedMatrix, RawMatrix};
+use paceline_cpu::{ActForms, ActPrecision, PackedMatrix, RawMatrix};
 
 use crate::checkpoint::{Checkpoint, LayerRole, Role, TensorView};
 use crate::error::ModelError;
@@ -68,7 +68,7 @@ impl Weights {
         })?;
         let head_role =
             if checkpoint.tensor(Role::Output).is_some() { Role::Output } else { Role::TokenEmbed };
-        let head = loader.matrix(head_role, |row| row)?;
+        let head = loader.matrix(head_role, ActPrecision::Words, |row| row)?;
         let output_norm = loader.norm(Role::OutputNorm)?;
         let layers = layers.into_iter().flatten().collect();
         Ok(Weights { layers, output_norm, head, checkpoint })
@@ -104,10 +104,7 @@ impl LayerWeights {
 
 /// The activation forms a set of weights reads.
 pub(crate) fn forms_of<'a>(weights: impl IntoIterator<Item = &'a PackedMatrix>) -> ActForms {
-    weights.into_iter().fold(ActForms::default(), |all, weight| {
-        let forms = weight.act_forms();
-        ActForms { floats: all.floats || forms.floats, quantised: all.quantised || forms.quantised }
-    })
+    weights.into_iter().fold(ActForms::default(), |all, weight| all.or(weight.act_forms()))
 }
 
 #[derive(Clone, Copy)]
@@ -120,8 +117,9 @@ impl Loader<'_> {
     fn layer(self, index: usize) -> Result<LayerWeights, ModelError> {
         use LayerRole::*;
         let role = |layer_role| Role::Layer(index, layer_role);
-        let plain = |layer_role| self.matrix(role(layer_role), |row| row);
-        let rotated = |layer_role| self.matrix(role(layer_role), |row| self.source_row(row));
+        let bytes = ActPrecision::Bytes;
+        let plain = |layer_role| self.matrix(role(layer_role), bytes, |row| row);
+        let rotated = |layer_role| self.matrix(role(layer_role), bytes, |row| self.source_row(row));
         Ok(LayerWeights {
             attn_norm: self.norm(role(AttnNorm))?,
             qkv: [rotated(Q)?, rotated(K)?, plain(V)?],
@@ -163,11 +161,12 @@ impl Loader<'_> {
     fn matrix(
         self,
         role: Role,
+        precision: ActPrecision,
         row_of: impl Fn(usize) -> usize,
     ) -> Result<PackedMatrix, ModelError> {
         let view = self.checkpoint.tensor(role).expect("the checkpoint was checked on opening");
         let raw = RawMatrix { ty: view.ty, n_rows: view.rows, n_cols: view.cols, data: view.data };
-        PackedMatrix::pack(raw, row_of)
+        PackedMatrix::pack(raw, precision, row_of)
             .map_err(|source| ModelError::Weights { tensor: view.name.to_owned(), source })
     }
 

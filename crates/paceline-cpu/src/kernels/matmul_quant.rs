@@ -6,6 +6,9 @@
 //! sum = fma(dot, scale_w[g] · scale_a[g], sum)
 //! sum = fma(min_w[g], scale_a[g]·Σ act, sum)     types with a minimum
 //! ```
+//! Activations are bytes, or words of two bytes for weights that ask for them (the logits' do): then
+//! `dot = 256·dot_high + dot_low`, still exact.
+//!
 //! One chain per output, in a lane of its own: it does not know how many rows ride along, which
 //! thread computes it or how wide the registers are. That is where batch invariance comes from.
 //!
@@ -78,8 +81,15 @@ macro_rules! formats {
         ) {
             // SAFETY: forwarded contract; the layout decides the format it was packed with.
             unsafe {
-                match w.layout {
-                    $(QuantLayout::$name => all_panels::<V, $name>(w, panels, acts, n_rows, out),)*
+                match (w.layout, w.words) {
+                    $(
+                        (QuantLayout::$name, false) => {
+                            all_panels::<V, $name, false>(w, panels, acts, n_rows, out)
+                        }
+                        (QuantLayout::$name, true) => {
+                            all_panels::<V, $name, true>(w, panels, acts, n_rows, out)
+                        }
+                    )*
                 }
             }
         }
@@ -123,7 +133,7 @@ formats! {
 /// # Safety
 /// As [`matmul`].
 #[inline(always)]
-unsafe fn all_panels<V: Lanes, F: Format>(
+unsafe fn all_panels<V: Lanes, F: Format, const WORDS: bool>(
     w: QuantView,
     panels: std::ops::Range<usize>,
     acts: ActView,
@@ -137,15 +147,15 @@ unsafe fn all_panels<V: Lanes, F: Format>(
         // the buffers behind both.
         unsafe {
             while row + ROWS <= n_rows {
-                tile::<V, F, ROWS>(w, panel, n_outputs, acts, row, out);
+                tile::<V, F, WORDS, ROWS>(w, panel, n_outputs, acts, row, out);
                 row += ROWS;
             }
             while row + 2 <= n_rows {
-                tile::<V, F, 2>(w, panel, n_outputs, acts, row, out);
+                tile::<V, F, WORDS, 2>(w, panel, n_outputs, acts, row, out);
                 row += 2;
             }
             if row < n_rows {
-                tile::<V, F, 1>(w, panel, n_outputs, acts, row, out);
+                tile::<V, F, WORDS, 1>(w, panel, n_outputs, acts, row, out);
             }
         }
     }
@@ -156,7 +166,7 @@ unsafe fn all_panels<V: Lanes, F: Format>(
 /// # Safety
 /// As [`matmul`], for rows `row..row + R`.
 #[inline(always)]
-unsafe fn tile<V: Lanes, F: Format, const R: usize>(
+unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
     w: QuantView,
     panel: usize,
     n_outputs: usize,
@@ -169,7 +179,10 @@ unsafe fn tile<V: Lanes, F: Format, const R: usize>(
     // vouches; `n_outputs <= 16` elements are written per row.
     unsafe {
         let mut weights = w.data.add(panel * n_blocks * F::BLOCK_BYTES);
-        let bytes: [*const i8; R] = std::array::from_fn(|r| acts.bytes.add((row + r) * w.n_cols));
+        let bytes: [ActBytes; R] = std::array::from_fn(|r| ActBytes {
+            high: acts.bytes.add((row + r) * w.n_cols),
+            low: acts.low_bytes.add((row + r) * w.n_cols),
+        });
         let metas: [*const ActBlock; R] =
             std::array::from_fn(|r| acts.blocks.add((row + r) * n_blocks));
         let mut sums = [V::splat(0.0); R];
@@ -181,9 +194,19 @@ unsafe fn tile<V: Lanes, F: Format, const R: usize>(
                 let codes = &codes[8 / F::GROUPS * g..8 / F::GROUPS * (g + 1)];
                 for r in 0..R {
                     let meta = &*metas[r].add(block);
-                    let acts = bytes[r].add(block * ACT_BLOCK + 16 * g);
-                    sums[r] =
-                        add_group::<V, F>(sums[r], codes, acts, meta, g, w.zero, (scale, min));
+                    let acts = bytes[r].at(block * ACT_BLOCK + 16 * g);
+                    let act_sum =
+                        if F::GROUPS_OF_16 { meta.sums[g] } else { meta.sums[0] + meta.sums[1] };
+                    let dot = dot_group::<V, F, WORDS>(codes, acts, -w.zero * act_sum);
+                    sums[r] = dot.mul_add(scale.mul(V::splat(meta.scale)), sums[r]);
+                    if F::MIN {
+                        let scaled_sum = if F::GROUPS_OF_16 {
+                            meta.scale * act_sum as f32
+                        } else {
+                            meta.scaled_sum
+                        };
+                        sums[r] = min.mul_add(V::splat(scaled_sum), sums[r]);
+                    }
                 }
             }
             weights = weights.add(F::BLOCK_BYTES);
@@ -223,26 +246,58 @@ unsafe fn load_scale<V: Lanes, F: Format>(head: *const u8, index: usize) -> V {
     }
 }
 
-/// Adds one group's share to a row's sixteen sums.
+/// A row's activation bytes: of words, the high and the low ones.
+#[derive(Clone, Copy)]
+struct ActBytes {
+    high: *const i8,
+    low: *const i8,
+}
+
+impl ActBytes {
+    /// # Safety
+    /// `offset` lies within the row.
+    #[inline(always)]
+    unsafe fn at(self, offset: usize) -> ActBytes {
+        // SAFETY: forwarded contract; `low` covers the same row as `high`.
+        unsafe { ActBytes { high: self.high.add(offset), low: self.low.add(offset) } }
+    }
+}
+
+/// One group's dot product plus `start`, in all sixteen lanes.
 ///
 /// # Safety
 /// As [`Lanes`]; `acts` has as many bytes as the group.
 #[inline(always)]
-unsafe fn add_group<V: Lanes, F: Format>(
-    sum: V,
+unsafe fn dot_group<V: Lanes, F: Format, const WORDS: bool>(
+    codes: &[V::Codes],
+    acts: ActBytes,
+    start: i32,
+) -> V {
+    // SAFETY: register operations, and `acts` read within the group.
+    unsafe {
+        let start = V::int_splat(start);
+        let dot = if WORDS {
+            let high = dot_bytes::<V, F>(codes, acts.high, V::int_splat(0));
+            V::int_join(high, dot_bytes::<V, F>(codes, acts.low, start))
+        } else {
+            dot_bytes::<V, F>(codes, acts.high, start)
+        };
+        V::int_to_f32(dot)
+    }
+}
+
+/// # Safety
+/// As [`dot_group`].
+#[inline(always)]
+unsafe fn dot_bytes<V: Lanes, F: Format>(
     codes: &[V::Codes],
     acts: *const i8,
-    meta: &ActBlock,
-    g: usize,
-    zero: i32,
-    (scale, min): (V, V),
-) -> V {
-    let act_sum = if F::GROUPS_OF_16 { meta.sums[g] } else { meta.sums[0] + meta.sums[1] };
+    start: V::Int,
+) -> V::Int {
     // SAFETY: register operations, and `acts` read within the group.
     unsafe {
         // Two chains hide the latency of the integer dot product; integer sums are exact.
-        let mut even = V::int_splat(-zero * act_sum);
-        let mut odd = V::int_splat(0);
+        let (mut even, mut odd) = (start, V::int_splat(0));
         for (i, &code) in codes.iter().enumerate() {
             if i % 2 == 0 {
                 even = dot4::<V, F>(even, code, acts.add(4 * i));
@@ -250,14 +305,7 @@ unsafe fn add_group<V: Lanes, F: Format>(
                 odd = dot4::<V, F>(odd, code, acts.add(4 * i));
             }
         }
-        let dot = V::int_to_f32(V::int_add(even, odd));
-        let sum = dot.mul_add(scale.mul(V::splat(meta.scale)), sum);
-        if !F::MIN {
-            return sum;
-        }
-        let scaled_sum =
-            if F::GROUPS_OF_16 { meta.scale * meta.sums[g] as f32 } else { meta.scaled_sum };
-        min.mul_add(V::splat(scaled_sum), sum)
+        V::int_add(even, odd)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Kernels that work on one row at a time: norm, quantisation, rope, activations.
 
 use crate::acts::{ACT_BLOCK, ActBlock, ActViewMut};
-use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
-use crate::math::{for_each_run, gelu_tanh, map, silu, tanh};
+use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes, to_array};
+use crate::math::{ROUNDER, for_each_run, gelu_tanh, map, silu, tanh};
 
 /// `out = x / rms(x) * weight`.
 ///
@@ -48,9 +48,7 @@ pub(crate) unsafe fn quantize<V: Lanes>(
         unsafe {
             let at = block * ACT_BLOCK;
             let halves = [V::load(x.add(at)), V::load(x.add(at + WIDTH))];
-            let zero = V::splat(0.0);
-            let [a, b] = halves.map(|v| v.max(zero.sub(v)));
-            let largest = a.max(b).max_lane();
+            let largest = largest_of::<V>(halves);
             let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             for (half, v) in halves.into_iter().enumerate() {
                 v.mul(V::splat(inverse)).store_rounded_i8(bytes.add(at + half * WIDTH));
@@ -65,6 +63,57 @@ pub(crate) unsafe fn quantize<V: Lanes>(
     }
 }
 
+/// Quantises one row into 16-bit words, kept as two signed bytes, with a scale per 32 values.
+///
+/// # Safety
+/// As [`quantize`], with `low` as `high`.
+#[inline(always)]
+pub(crate) unsafe fn quantize_words<V: Lanes>(
+    x: *const f32,
+    n: usize,
+    (high, low): (*mut i8, *mut i8),
+    blocks: *mut ActBlock,
+) {
+    /// Largest word: its high byte is 127.
+    const LARGEST: f32 = 127.0 * 256.0;
+    for block in 0..n / ACT_BLOCK {
+        // SAFETY: block by block within `n`.
+        unsafe {
+            let at = block * ACT_BLOCK;
+            let halves = [V::load(x.add(at)), V::load(x.add(at + WIDTH))];
+            let largest = largest_of::<V>(halves);
+            let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
+            let mut sums = [0; 2];
+            for (half, v) in halves.into_iter().enumerate() {
+                for (i, x) in to_array(v.mul(V::splat(inverse))).into_iter().enumerate() {
+                    let word = i32::from((x + ROUNDER).to_bits() as i16);
+                    let top = (word + 128) >> 8;
+                    *high.add(at + half * WIDTH + i) = top as i8;
+                    *low.add(at + half * WIDTH + i) = (word - 256 * top) as i8;
+                    sums[half] += word;
+                }
+            }
+            let scale = largest / LARGEST;
+            let scaled_sum = scale * (sums[0] + sums[1]) as f32;
+            *blocks.add(block) = ActBlock { scale, scaled_sum, sums };
+        }
+    }
+}
+
+/// The largest magnitude of two vectors.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn largest_of<V: Lanes>(halves: [V; 2]) -> f32 {
+    // SAFETY: register operations only.
+    unsafe {
+        let zero = V::splat(0.0);
+        let [a, b] = halves.map(|v| v.max(zero.sub(v)));
+        a.max(b).max_lane()
+    }
+}
+
 /// Fills in row `row` of `acts` from `x` (which may be that row itself), in the forms asked for.
 ///
 /// # Safety
@@ -74,9 +123,13 @@ pub(crate) unsafe fn put_acts<V: Lanes>(x: *const f32, acts: ActViewMut, row: us
     let n = acts.n_cols;
     // SAFETY: the row lies within the buffers.
     unsafe {
-        if acts.forms.quantised {
-            let blocks = acts.blocks.add(row * (n / ACT_BLOCK));
+        let blocks = acts.blocks.add(row * (n / ACT_BLOCK));
+        if acts.forms.bytes {
             quantize::<V>(x, n, acts.bytes.add(row * n), blocks);
+        }
+        if acts.forms.words {
+            let bytes = (acts.bytes.add(row * n), acts.low_bytes.add(row * n));
+            quantize_words::<V>(x, n, bytes, blocks);
         }
         let floats = acts.floats.add(row * n);
         if acts.forms.floats && !std::ptr::eq(x, floats) {

@@ -138,6 +138,12 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int {
+        let join = |h, l| unsafe { _mm256_add_epi32(_mm256_slli_epi32::<8>(h), l) };
+        (join(high.0, low.0), join(high.1, low.1))
+    }
+
+    #[inline(always)]
     unsafe fn int_to_f32(x: Self::Int) -> Self {
         unsafe { Self(_mm256_cvtepi32_ps(x.0), _mm256_cvtepi32_ps(x.1)) }
     }

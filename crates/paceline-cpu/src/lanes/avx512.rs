@@ -108,6 +108,11 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int {
+        unsafe { _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low) }
+    }
+
+    #[inline(always)]
     unsafe fn int_to_f32(x: Self::Int) -> Self {
         Self(unsafe { _mm512_cvtepi32_ps(x) })
     }

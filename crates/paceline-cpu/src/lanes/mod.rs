@@ -56,6 +56,8 @@ pub(crate) unsafe trait Lanes: Copy {
 
     unsafe fn int_splat(x: i32) -> Self::Int;
     unsafe fn int_add(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// `256 * high + low`.
+    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int;
     unsafe fn int_to_f32(x: Self::Int) -> Self;
     /// `self * 2^n`, where `n` is a whole number held in `n_biased`'s low bits (see `math::exp`).
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self;

@@ -107,6 +107,11 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int {
+        std::array::from_fn(|i| 256 * high[i] + low[i])
+    }
+
+    #[inline(always)]
     unsafe fn int_to_f32(x: Self::Int) -> Self {
         Self(x.map(|i| i as f32))
     }

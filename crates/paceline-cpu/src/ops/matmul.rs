@@ -26,8 +26,7 @@ impl Cpu {
         let jobs: [(MatrixView, usize, Output); N] = jobs.map(|job| {
             let forms = job.weight.act_forms();
             assert_eq!(job.weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
-            assert!(!forms.floats || acts.forms().floats, "float activations were not made");
-            assert!(!forms.quantised || acts.forms().quantised, "activations are not quantised");
+            assert_eq!(acts.forms().or(forms), acts.forms(), "activations lack the weight's form");
             let stride = job.weight.n_rows();
             assert!(job.out.len() >= n_rows * stride, "output too small");
             n_panels += job.weight.n_panels();
