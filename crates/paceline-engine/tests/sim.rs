@@ -42,7 +42,7 @@ fn run_seed(seed: u64, coverage: &mut Coverage) {
         Ok(Err(what)) => panic!("SIM_SEED={seed} fails: {what}\n{}", workload.summary()),
         Err(_) => panic!("SIM_SEED={seed} panicked (see above)"),
     };
-    if seed % 16 == 0 {
+    if seed.is_multiple_of(16) {
         let again = run::run(&workload).expect("it has just passed");
         assert!(
             report.events == again.events,

@@ -51,7 +51,7 @@ impl FakeModel {
                 .wrapping_add(0x1405_7b7e_f767_814f);
             ((x >> 56) as f32 - 128.0) / 32.0
         }));
-        if self.nan_one_in > 0 && (state >> 17) % self.nan_one_in == 0 {
+        if self.nan_one_in > 0 && (state >> 17).is_multiple_of(self.nan_one_in) {
             logits[0] = f32::NAN;
         }
     }
