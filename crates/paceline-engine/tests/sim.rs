@@ -19,7 +19,7 @@ fn random_workloads_keep_every_invariant() {
         return;
     }
     let default = if cfg!(debug_assertions) {
-        1_500
+        4_000
     } else {
         10_000
     };

@@ -2,6 +2,8 @@
 
 use super::*;
 
+type Change = fn(&mut EngineConfig);
+
 #[test]
 fn requests_that_cannot_be_served_are_refused() {
     let limits = BackendLimits {
@@ -83,7 +85,7 @@ fn the_queue_is_bounded_by_requests_and_by_tokens() {
 
 #[test]
 fn senseless_configurations_are_refused() {
-    let cases: [(&str, fn(&mut EngineConfig)); 7] = [
+    let cases: [(&str, Change); 7] = [
         ("max_num_seqs", |c| c.max_num_seqs = 0),
         ("max_num_batched_tokens", |c| c.max_num_batched_tokens = 0),
         ("max_waiting_requests", |c| c.max_waiting_requests = 0),
