@@ -85,12 +85,12 @@ impl Sampler {
         ops: &RowOps,
         out: &mut Sampled,
     ) -> Result<(), SampleFailure> {
-        let max = finite_max(logits, ops)?;
+        check_finite(logits)?;
         let Some(n_top) = row.params.logprobs else {
             out.token = self.choose(logits, row, history, ops)?;
             return Ok(());
         };
-        let log_sum = self.read_top(logits, max, n_top, ops, out);
+        let log_sum = self.read_top(logits, n_top, ops, out)?;
         self.raw.clear();
         self.raw.extend_from_slice(logits);
         out.token = self.choose(logits, row, history, ops)?;
@@ -106,9 +106,9 @@ impl Sampler {
         ops: &RowOps,
         out: &mut Sampled,
     ) -> Result<(), SampleFailure> {
-        let max = finite_max(logits, ops)?;
+        check_finite(logits)?;
         let n_top = row.params.prompt_logprobs.unwrap_or(0);
-        let log_sum = self.read_top(logits, max, n_top, ops, out);
+        let log_sum = self.read_top(logits, n_top, ops, out)?;
         out.token = token;
         out.logprob = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY) - log_sum;
         Ok(())
@@ -118,17 +118,21 @@ impl Sampler {
     fn read_top(
         &mut self,
         logits: &[f32],
-        max: f32,
         n_top: u32,
         ops: &RowOps,
         out: &mut Sampled,
-    ) -> f32 {
+    ) -> Result<f32, SampleFailure> {
+        let max = (ops.max)(logits);
+        if max == f32::NEG_INFINITY {
+            return Err(SampleFailure::NotFinite);
+        }
         let log_sum = max + (ops.sum_exp)(logits, max).ln();
         if n_top > 0 {
             self.candidates.top_k(logits, n_top as usize, ops);
-            out.top.extend(self.candidates.iter().map(|c| (c.id, c.logit - log_sum)));
+            let top = self.candidates.iter();
+            out.top.extend(top.map(|candidate| (candidate.id, candidate.logit - log_sum)));
         }
-        log_sum
+        Ok(log_sum)
     }
 
     fn choose(
@@ -141,13 +145,14 @@ impl Sampler {
         self.adjuster.adjust(logits, row, history);
         let best = (ops.argmax)(logits);
         let max = logits[best];
-        if max == f32::NEG_INFINITY {
+        let params = &*row.params;
+        let is_restricted = row.mask.is_some() || row.n_generated < params.min_tokens;
+        if max == f32::NEG_INFINITY && is_restricted {
             return Err(SampleFailure::NothingAllowed);
         }
         if !max.is_finite() {
             return Err(SampleFailure::NotFinite);
         }
-        let params = &*row.params;
         if params.temperature < MIN_TEMPERATURE {
             return Ok(best as Token);
         }
@@ -209,18 +214,14 @@ fn is_filtered(params: &SamplingParams) -> bool {
     params.top_k > 0 || params.top_p < 1.0 || params.min_p > 0.0 || params.typical_p < 1.0
 }
 
-/// The largest logit, or a failure where any is NaN or +inf, or all are -inf.
-fn finite_max(logits: &[f32], ops: &RowOps) -> Result<f32, SampleFailure> {
+/// A failure where any logit is NaN or +inf.
+fn check_finite(logits: &[f32]) -> Result<(), SampleFailure> {
     const INFINITY_BITS: i32 = 0x7f80_0000;
     // Plain integer compares: these vectorise on any machine, and do not rely on how the
-    // backend's `max` treats NaN.
+    // backend's reductions treat NaN.
     let bad = logits.iter().fold(false, |bad, x| {
         let bits = x.to_bits() as i32;
         bad | (bits & i32::MAX > INFINITY_BITS) | (bits == INFINITY_BITS)
     });
-    if bad || logits.is_empty() {
-        return Err(SampleFailure::NotFinite);
-    }
-    let max = (ops.max)(logits);
-    if max == f32::NEG_INFINITY { Err(SampleFailure::NotFinite) } else { Ok(max) }
+    if bad || logits.is_empty() { Err(SampleFailure::NotFinite) } else { Ok(()) }
 }

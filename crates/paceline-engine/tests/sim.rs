@@ -18,7 +18,7 @@ fn random_workloads_keep_every_invariant() {
         println!("{coverage:?}");
         return;
     }
-    let default = if cfg!(debug_assertions) { 1_500 } else { 10_000 };
+    let default = if cfg!(debug_assertions) { 4_000 } else { 10_000 };
     let count = number_from_env("SIM_COUNT").unwrap_or(default);
     let mut coverage = Coverage::default();
     for seed in 0..count {
@@ -38,7 +38,7 @@ fn run_seed(seed: u64, coverage: &mut Coverage) {
         Ok(Err(what)) => panic!("SIM_SEED={seed} fails: {what}\n{}", workload.summary()),
         Err(_) => panic!("SIM_SEED={seed} panicked (see above)"),
     };
-    if seed % 16 == 0 {
+    if seed.is_multiple_of(16) {
         let again = run::run(&workload).expect("it has just passed");
         assert!(
             report.events == again.events,

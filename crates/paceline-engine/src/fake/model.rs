@@ -46,7 +46,7 @@ impl FakeModel {
             x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x1405_7b7e_f767_814f);
             ((x >> 56) as f32 - 128.0) / 32.0
         }));
-        if self.nan_one_in > 0 && (state >> 17) % self.nan_one_in == 0 {
+        if self.nan_one_in > 0 && (state >> 17).is_multiple_of(self.nan_one_in) {
             logits[0] = f32::NAN;
         }
     }

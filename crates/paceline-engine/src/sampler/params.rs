@@ -1,5 +1,8 @@
 //! Defaults and limits of [`SamplingParams`].
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::ops::RangeInclusive;
 

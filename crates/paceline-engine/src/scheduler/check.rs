@@ -51,6 +51,9 @@ impl Scheduler {
             if !is_waiting && self.pool.blocks_for(seq.n_computed) > seq.blocks.len() {
                 return fail("has computed more than its blocks hold");
             }
+            if seq.n_registered * self.pool.block_size() as usize > seq.n_computed {
+                return fail("has registered more than it has computed");
+            }
             if seq.is_fork_pending && seq.n_generated() > 0 {
                 return fail("generated before it was forked");
             }

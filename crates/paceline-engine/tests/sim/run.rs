@@ -79,6 +79,7 @@ struct Sim<'a> {
     ids: Vec<Option<RequestId>>,
     /// Sequences that were ended from outside.
     touched: BTreeSet<(RequestId, u32)>,
+    n_preemptions: BTreeMap<(RequestId, u32), u32>,
     events: Vec<Event>,
 }
 
@@ -88,8 +89,15 @@ pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
     let backend = FakeBackend::with_model(workload.limits, model, workload.failures.clone());
     let engine = Engine::new(backend, workload.config.clone()).map_err(|e| e.to_string())?;
     let ids = vec![None; workload.arrivals.len()];
-    let touched = BTreeSet::new();
-    let mut sim = Sim { workload, engine, model, ids, touched, events: Vec::new() };
+    let mut sim = Sim {
+        workload,
+        engine,
+        model,
+        ids,
+        touched: BTreeSet::new(),
+        n_preemptions: BTreeMap::new(),
+        events: Vec::new(),
+    };
     sim.run_steps()?;
     sim.check_end()?;
     sim.check_answers()
@@ -193,8 +201,21 @@ impl Sim<'_> {
         }
     }
 
-    fn check_step(&self, outcome: &StepOutcome) -> Result<(), String> {
+    /// Nobody is preempted more often than the configuration allows.
+    fn check_preemptions(&mut self) -> Result<(), String> {
+        for preemption in self.engine.take_preemptions() {
+            let count = self.n_preemptions.entry((preemption.request, preemption.index));
+            let count = count.and_modify(|count| *count += 1).or_insert(1);
+            if *count > self.workload.config.max_preemptions {
+                return Err(format!("{count} times: {preemption:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_step(&mut self, outcome: &StepOutcome) -> Result<(), String> {
         self.engine.check()?;
+        self.check_preemptions()?;
         if let Some(violation) = self.engine.backend().violations().first() {
             return Err(violation.clone());
         }

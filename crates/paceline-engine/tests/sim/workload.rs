@@ -28,7 +28,7 @@ impl Random {
     }
 
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
-        self.next() % n == 0
+        self.next().is_multiple_of(n)
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {

@@ -1,0 +1,93 @@
+//! Who is served when.
+
+use super::*;
+
+#[test]
+fn running_come_first_and_prompts_fill_the_rest_in_chunks() {
+    let config = EngineConfig { max_num_batched_tokens: 10, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    engine.submit(request(prompt(1, 4), params(8)), 0).unwrap();
+    let long = engine.submit(request(prompt(2, 20), params(8)), 0).unwrap();
+    assert_eq!(step(&mut engine, 0).0, (10, 2));
+    assert_eq!(engine.view(long, 0).unwrap().n_computed, 6);
+    assert_eq!(step(&mut engine, 0).0, (10, 2));
+    assert_eq!(engine.view(long, 0).unwrap().n_computed, 15);
+    let (rows, events) = step(&mut engine, 0);
+    assert_eq!(rows, (6, 2));
+    assert_eq!(tokens_of(&events, long, 0).len(), 1);
+    assert_eq!(step(&mut engine, 0).0, (2, 2));
+}
+
+#[test]
+fn one_prompt_cannot_take_a_whole_step() {
+    let config = EngineConfig { long_prefill_token_threshold: 3, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    for id in 0..4 {
+        engine.submit(request(prompt(id, 9), params(1)), 0).unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(step(&mut engine, 0).0, (12, 4));
+    }
+    assert_eq!(step(&mut engine, 0).0, (0, 0));
+}
+
+#[test]
+fn classes_are_served_in_order_and_first_come_first_served_inside() {
+    let config = EngineConfig { max_num_seqs: 1, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    let order =
+        [Priority::Batch, Priority::Normal, Priority::High, Priority::Normal, Priority::Low];
+    let ids: Vec<RequestId> = (0..)
+        .zip(order)
+        .map(|(i, priority)| {
+            let request = Request { priority, ..request(prompt(i, 3), params(1)) };
+            engine.submit(request, 0).unwrap()
+        })
+        .collect();
+    let finished = finishes(&run_all(&mut engine));
+    let served: Vec<RequestId> = finished.iter().map(|(id, ..)| *id).collect();
+    assert_eq!(served, [ids[2], ids[1], ids[3], ids[4], ids[0]]);
+}
+
+#[test]
+fn static_batching_runs_a_group_to_completion() {
+    let batching = Batching::Static { max_batch_size: 2 };
+    let mut engine = engine(LIMITS, EngineConfig { batching, ..EngineConfig::default() });
+    for (id, max_tokens) in [(0, 1), (1, 4), (2, 1)] {
+        engine.submit(request(prompt(id, 3), params(max_tokens)), 0).unwrap();
+    }
+    let sizes: Vec<u32> = (0..6).map(|_| step(&mut engine, 0).0.1).collect();
+    assert_eq!(sizes, [2, 1, 1, 1, 1, 0]);
+}
+
+#[test]
+fn a_group_is_closed_even_to_higher_priorities() {
+    let batching = Batching::Static { max_batch_size: 4 };
+    let config = EngineConfig { batching, max_num_seqs: 1, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    let first = engine.submit(request(prompt(0, 3), params(2)), 0).unwrap();
+    let second = engine.submit(request(prompt(1, 3), params(1)), 0).unwrap();
+    let mut events = step(&mut engine, 0).1;
+    let late = Request { priority: Priority::High, ..request(prompt(2, 3), params(1)) };
+    let late = engine.submit(late, 0).unwrap();
+    events.append(&mut run_all(&mut engine));
+    let order: Vec<RequestId> = finishes(&events).iter().map(|(id, ..)| *id).collect();
+    assert_eq!(order, [first, second, late]);
+}
+
+#[test]
+fn a_window_waits_for_its_time_or_its_number() {
+    let batching = Batching::Window { max_batch_size: 3, window_ns: 100 };
+    let mut engine = engine(LIMITS, EngineConfig { batching, ..EngineConfig::default() });
+    engine.submit(request(prompt(0, 3), params(1)), 50).unwrap();
+    assert_eq!(step(&mut engine, 60).0, (0, 0));
+    assert_eq!(engine.next_wakeup_ns(), Some(150));
+    engine.submit(request(prompt(1, 3), params(1)), 100).unwrap();
+    assert_eq!(step(&mut engine, 149).0, (0, 0));
+    assert_eq!(step(&mut engine, 150).0.1, 2);
+    for id in 2..5 {
+        engine.submit(request(prompt(id, 3), params(1)), 200).unwrap();
+    }
+    assert_eq!(step(&mut engine, 200).0.1, 3);
+    assert_eq!(engine.next_wakeup_ns(), None);
+}
