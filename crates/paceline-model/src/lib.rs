@@ -6,6 +6,7 @@ pub mod error;
 pub mod gguf;
 pub mod pull;
 pub mod stop;
+pub mod template;
 pub mod tensor;
 pub mod tokenizer;
 

@@ -245,6 +245,7 @@ fn ends(
         eos,
         prefix,
         suffix,
+        ..Ends::default()
     })
 }
 
