@@ -326,5 +326,6 @@ fn ends(file: &GgufVocab, adds_bos_by_default: bool) -> Ends {
         eos: [eos, file.eot, file.eom].into_iter().flatten().collect(),
         prefix: prefix.into_iter().collect(),
         suffix: suffix.into_iter().collect(),
+        ..Ends::default()
     }
 }

@@ -89,7 +89,10 @@ pub struct Tokenizer {
 #[derive(Clone, Debug, Default)]
 struct Ends {
     bos: Option<u32>,
+    /// Declared ones first, until they are completed and sorted.
     eos: Vec<u32>,
+    /// The declared one.
+    main_eos: Option<u32>,
     /// What a prompt starts with (BOS, where the model wants it).
     prefix: Vec<u32>,
     /// What a prompt ends with (almost always nothing).
@@ -160,8 +163,9 @@ impl Tokenizer {
             .filter_map(|name| self.parsing.token_to_id(name))
             .filter(|&id| self.vocab.is_special(id));
         let mut eos = std::mem::take(&mut self.ends.eos);
-        eos.extend(known);
         eos.retain(|&id| (id as usize) < self.vocab.len());
+        self.ends.main_eos = eos.first().copied();
+        eos.extend(known);
         eos.sort_unstable();
         eos.dedup();
         self.ends.eos = eos;
@@ -235,6 +239,11 @@ impl Tokenizer {
     /// The tokens that end a generation, in rising order.
     pub fn eos_tokens(&self) -> &[u32] {
         &self.ends.eos
+    }
+
+    /// The one end token that the files call EOS.
+    pub fn eos(&self) -> Option<u32> {
+        self.ends.main_eos
     }
 
     /// The token that begins a text, if the model has one. Whether prompts get it is decided by
