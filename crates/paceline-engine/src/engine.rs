@@ -2,8 +2,8 @@
 
 use crate::backend::{Backend, BackendError, Sampled};
 use crate::config::{ConfigError, EngineConfig};
-use crate::ids::RequestId;
-use crate::request::{Event, FinishReason, Request};
+use crate::ids::{RequestId, Token};
+use crate::request::{Event, FinishReason, Request, SamplingParams};
 use crate::scheduler::{Preemption, Scheduler, SubmitError};
 use crate::sequence::SequenceView;
 use crate::stats::Stats;
@@ -32,6 +32,15 @@ impl<B: Backend> Engine<B> {
         let results = Vec::with_capacity(config.max_num_seqs as usize);
         let scheduler = Scheduler::new(backend.limits(), config)?;
         Ok(Self { backend, scheduler, results })
+    }
+
+    /// Whether such a request could ever run; says nothing about the queue.
+    pub fn check_request(
+        &self,
+        prompt: &[Token],
+        params: &SamplingParams,
+    ) -> Result<(), SubmitError> {
+        self.scheduler.check_request(prompt, params)
     }
 
     /// Queues a request. `now_ns` is engine time: any clock that does not run backwards.

@@ -12,6 +12,7 @@ pub mod safetensors;
 pub mod sizing;
 pub mod spec;
 pub mod stop;
+pub mod synth;
 pub mod template;
 pub mod tensor;
 pub mod tokenizer;

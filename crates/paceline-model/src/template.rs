@@ -38,10 +38,7 @@ pub struct Message {
 
 impl Message {
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self {
-            role: role.into(),
-            content: content.into(),
-        }
+        Self { role: role.into(), content: content.into() }
     }
 }
 
@@ -92,11 +89,7 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, without_generation_tags(source))
             .map_err(|error| syntax_error(&error))?;
-        Ok(Self {
-            environment,
-            bos_token: bos_token.to_owned(),
-            eos_token: eos_token.to_owned(),
-        })
+        Ok(Self { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
     }
 
     /// The template a model's files carry, if they carry one.
@@ -194,9 +187,7 @@ fn syntax_error(error: &Error) -> TemplateError {
 
 /// The message with its place in the template.
 fn describe(error: &Error) -> String {
-    let what = error
-        .detail()
-        .map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) => format!("{what} (line {line} of the template)"),
         None => what,

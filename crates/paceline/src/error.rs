@@ -32,8 +32,8 @@ pub enum Error {
     Prompt { index: usize, source: Box<Error> },
     #[error("this model has no chat template; give it a plain prompt instead of messages")]
     NoChatTemplate,
-    #[error("the step failed: {message}")]
-    Backend { message: String },
+    #[error("there is no home directory to keep models in; set PACELINE_CACHE and HF_HOME")]
+    NoCacheDir,
 }
 
 impl Error {

@@ -1,17 +1,17 @@
 //! A loaded model and its engine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use paceline_cpu::Isa;
 use paceline_engine::{Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions, kv_block_bytes};
-use paceline_model::pull::{self, Progress, PullOptions, Source};
+use paceline_model::pull::{self, CacheDirs, Progress, PullOptions, Source};
 use paceline_model::sizing;
 use paceline_model::spec::ModelSpec;
-use paceline_model::template::ChatTemplate;
+use paceline_model::template::{ChatInput, ChatTemplate};
 use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
 use paceline_model::weights::Weights;
 
@@ -40,7 +40,8 @@ pub struct LlmOptions {
     pub batching: Batching,
     /// Requests that may wait.
     pub max_waiting_requests: u32,
-    pub pull: PullOptions,
+    /// Where models are kept and fetched from; the usual caches if `None`.
+    pub pull: Option<PullOptions>,
 }
 
 impl Default for LlmOptions {
@@ -57,7 +58,7 @@ impl Default for LlmOptions {
             prefix_cache: true,
             batching: Batching::Continuous,
             max_waiting_requests: engine.max_waiting_requests,
-            pull: PullOptions::default(),
+            pull: None,
         }
     }
 }
@@ -89,7 +90,7 @@ impl Llm {
     /// Loads a model: `default`, a path (`.gguf`, `.safetensors` or a directory), or
     /// `hf:org/repo[:file]`. What is not on this machine is fetched.
     pub fn load(source: &str, options: LlmOptions) -> Result<Llm, Error> {
-        Llm::load_with_progress(source, options, &pull::NoProgress)
+        Llm::load_with_progress(source, options, &pull::Silent)
     }
 
     /// [`Llm::load`], reporting downloads to `progress`.
@@ -98,10 +99,11 @@ impl Llm {
         options: LlmOptions,
         progress: &dyn Progress,
     ) -> Result<Llm, Error> {
-        let path = pull::resolve(&Source::parse(source)?, &options.pull, progress)?;
+        let pull = options.pull.clone().map_or_else(default_pull, Ok)?;
+        let path = pull::resolve(&Source::parse(source)?, progress, &pull)?;
         let checkpoint = Arc::new(Checkpoint::open(&path)?);
-        let tokenizer = Arc::new(Tokenizer::from_checkpoint(&checkpoint)?);
-        let template = tokenizer.chat_template().map(|t| ChatTemplate::new(t, &tokenizer));
+        let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
+        let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
         let weights = Arc::new(Weights::load(checkpoint, n_threads, &|_| ())?);
         let cpu = cpu_options(&options, weights.spec(), n_threads)?;
@@ -116,7 +118,6 @@ impl Llm {
             max_model_len: cpu.max_model_len,
         };
         let engine = Engine::new(backend, engine_config(&options))?;
-        let template = template.transpose()?;
         let started = Instant::now();
         Ok(Llm { engine, tokenizer, template, weights, facts, started })
     }
@@ -162,7 +163,15 @@ impl Llm {
             Input::Text(text) => Ok(self.tokenizer.encode_prompt(text, SpecialTokens::Parse)?),
             Input::Chat(messages) => {
                 let template = self.template.as_ref().ok_or(Error::NoChatTemplate)?;
-                Ok(template.encode(messages, &self.tokenizer)?)
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                let chat = ChatInput {
+                    messages,
+                    add_generation_prompt: true,
+                    now: now.map_or(0, |since| since.as_secs() as i64),
+                    ..ChatInput::default()
+                };
+                let text = template.render(&chat)?;
+                Ok(self.tokenizer.encode_prompt(&text, SpecialTokens::Parse)?)
             }
         }
     }
@@ -192,6 +201,18 @@ impl Llm {
     pub(crate) fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
     }
+}
+
+fn default_pull() -> Result<PullOptions, Error> {
+    let dirs = CacheDirs::usual(|name| std::env::var_os(name)).ok_or(Error::NoCacheDir)?;
+    Ok(PullOptions::new(dirs))
+}
+
+fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
+    Ok(match (checkpoint.gguf(), checkpoint.dir()) {
+        (Some(gguf), _) => Tokenizer::from_metadata(gguf.metadata())?,
+        (None, dir) => Tokenizer::from_dir(dir.unwrap_or(Path::new(".")))?,
+    })
 }
 
 fn cpu_options(

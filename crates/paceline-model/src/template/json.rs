@@ -28,11 +28,8 @@ pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
         None => value.serialize(&mut Serializer::with_formatter(&mut out, PythonFormatter)),
     };
     written.map_err(|error| {
-        Error::new(
-            ErrorKind::BadSerialization,
-            "a value cannot be written as JSON",
-        )
-        .with_source(error)
+        Error::new(ErrorKind::BadSerialization, "a value cannot be written as JSON")
+            .with_source(error)
     })?;
     Ok(Value::from(String::from_utf8_lossy(&out).into_owned()))
 }

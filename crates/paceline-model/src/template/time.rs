@@ -14,15 +14,8 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const DAYS: [&str; 7] = [
-    "Thursday",
-    "Friday",
-    "Saturday",
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-];
+const DAYS: [&str; 7] =
+    ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 const SECONDS_A_DAY: i64 = 86_400;
 
 /// A moment taken apart.
@@ -129,20 +122,7 @@ fn year_and_day(days_since_1970: i64) -> (i64, i64) {
 }
 
 fn month_and_day(day_of_year: i64, leap: bool) -> (usize, i64) {
-    let lengths = [
-        31,
-        28 + i64::from(leap),
-        31,
-        30,
-        31,
-        30,
-        31,
-        31,
-        30,
-        31,
-        30,
-        31,
-    ];
+    let lengths = [31, 28 + i64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let mut day = day_of_year;
     for (month, length) in lengths.into_iter().enumerate() {
         if day < length {

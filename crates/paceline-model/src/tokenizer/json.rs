@@ -214,13 +214,7 @@ fn ends(
     if prefix.is_empty() && config.add_bos_token == Some(true) {
         prefix.extend(bos);
     }
-    Ok(Ends {
-        bos,
-        eos,
-        prefix,
-        suffix,
-        ..Ends::default()
-    })
+    Ok(Ends { bos, eos, prefix, suffix, ..Ends::default() })
 }
 
 /// What the file's post-processor puts around a text, seen by letting it do so.

@@ -109,11 +109,7 @@ fn listing(rest: &str, files: &[HubFile]) -> Vec<u8> {
         return reply("401 Unauthorized", "", b"");
     }
     let body = serde_json::json!({"siblings": siblings, "sha": "c0ffee"}).to_string();
-    reply(
-        "200 OK",
-        "content-type: application/json\r\n",
-        body.as_bytes(),
-    )
+    reply("200 OK", "content-type: application/json\r\n", body.as_bytes())
 }
 
 fn file_reply(path: &str, range: Option<&str>, files: &[HubFile]) -> Vec<u8> {
