@@ -123,7 +123,10 @@ impl Scheduler {
 
     /// Puts a request at the end of its class's queue, or says why it will not be served.
     pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<RequestId, SubmitError> {
-        if let Err(error) = self.check_request(&request) {
+        let checked = self
+            .check_request(&request.prompt, &request.params)
+            .and_then(|()| self.check_queue(request.prompt.len() as u64));
+        if let Err(error) = checked {
             self.stats.n_rejected += 1;
             return Err(error);
         }

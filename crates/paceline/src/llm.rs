@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use paceline_cpu::Isa;
+use paceline_cpu::{Isa, KV_BLOCK};
 use paceline_engine::{Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions, kv_block_bytes};
@@ -226,6 +226,8 @@ fn cpu_options(
     let n_blocks = options
         .num_kv_blocks
         .unwrap_or_else(|| sizing::default_kv_blocks(spec, options.max_num_seqs, max_model_len));
+    // A sequence cannot be longer than the whole pool.
+    let max_model_len = max_model_len.min(n_blocks.saturating_mul(KV_BLOCK as u32));
     let max_rows = options.max_num_batched_tokens;
     Ok(CpuOptions { isa, n_threads, n_blocks, max_rows, max_model_len })
 }
