@@ -88,6 +88,57 @@ pub enum ModelError {
     },
     #[error("tensors {first:?} and {second:?} overlap")]
     OverlappingTensors { first: String, second: String },
+
+    #[error("{what} is not valid: {source}")]
+    BadJson {
+        what: &'static str,
+        source: serde_json::Error,
+    },
+    #[error("{what} has {found} bytes; more than {limit} are not accepted")]
+    TooLarge {
+        what: &'static str,
+        found: u64,
+        limit: u64,
+    },
+    #[error("this is not a valid safetensors file: {0}")]
+    BadSafetensors(String),
+    #[error("the index names the shard {0:?}, which is not a plain .safetensors file name")]
+    BadShardName(String),
+    #[error("the index says that tensor {name:?} is in {shard:?}, but it is not there")]
+    NotInShard { name: String, shard: String },
+
+    #[error("the architecture {found:?} is not supported; supported are {}", supported.join(", "))]
+    UnknownArch {
+        found: String,
+        supported: Vec<&'static str>,
+    },
+    #[error("{0} is not supported")]
+    Unsupported(String),
+    #[error("{what} is {found}; it must be {expected}")]
+    BadFigure {
+        what: &'static str,
+        found: String,
+        expected: String,
+    },
+    #[error("the model has no tensor {0:?}, which its architecture needs")]
+    MissingTensor(String),
+    #[error("tensor {name:?} is {found_rows} x {found_cols}; it must be {rows} x {cols}")]
+    WrongShape {
+        name: String,
+        found_rows: usize,
+        found_cols: usize,
+        rows: usize,
+        cols: usize,
+    },
+    #[error("tensor {name:?} has no place in the architecture {arch:?}, so results would be wrong")]
+    UnexpectedTensor { name: String, arch: &'static str },
+    #[error(
+        "this directory holds no model: it needs config.json with .safetensors files, or one \
+         .gguf file"
+    )]
+    NoModel,
+    #[error("this directory holds several .gguf files ({}); name one of them", .0.join(", "))]
+    SeveralModels(Vec<String>),
 }
 
 impl ModelError {

@@ -8,9 +8,11 @@ mod header;
 mod metadata;
 mod reader;
 mod tensor_type;
+mod writer;
 
 #[cfg(test)]
 mod tests;
 
 pub use metadata::{Array, FromValue, Metadata, Value};
 pub use reader::{Gguf, TensorInfo};
+pub use writer::{GgufWriter, TensorHead};

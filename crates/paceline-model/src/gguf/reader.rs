@@ -159,14 +159,17 @@ impl DataLayout {
                 dims: raw_dims,
             });
         };
-        let Some(row_bytes) = ty.row_bytes(dims[0]) else {
+        if !dims[0].is_multiple_of(ty.block_len()) {
             return Err(ModelError::PartialBlock {
                 name,
                 ty,
                 n_cols: dims[0],
             });
-        };
-        let Some(n_bytes) = row_bytes.checked_mul(rows) else {
+        }
+        let n_bytes = ty
+            .row_bytes(dims[0])
+            .and_then(|row_bytes| row_bytes.checked_mul(rows));
+        let Some(n_bytes) = n_bytes else {
             return Err(ModelError::BadDims {
                 name,
                 dims: raw_dims,
