@@ -3,13 +3,11 @@
 mod arch;
 mod bytes;
 pub mod checkpoint;
-pub mod cpu_backend;
 pub mod detokenize;
 pub mod error;
 pub mod gguf;
 pub mod pull;
 pub mod safetensors;
-pub mod sizing;
 pub mod spec;
 pub mod stop;
 pub mod synth;
