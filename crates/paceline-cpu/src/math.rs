@@ -1,6 +1,6 @@
 //! Elementary functions over lanes, with the same bits on every instruction set.
 
-use crate::lanes::{Lanes, WIDTH, load_first, store_first};
+use crate::lanes::{Lanes, WIDTH};
 
 /// 1.5 * 2^23: adding it rounds a small number to the nearest whole one, in the low bits.
 pub(crate) const ROUNDER: f32 = 12_582_912.0;
@@ -70,27 +70,8 @@ pub(crate) unsafe fn gelu_tanh<V: Lanes>(x: V) -> V {
     }
 }
 
-/// Calls `f` on each run of up to sixteen elements below `n`: `f(start, count)`.
+/// Elements of the run of up to sixteen that starts at `i`, of `n`.
 #[inline(always)]
-pub(crate) fn for_each_run(n: usize, mut f: impl FnMut(usize, usize)) {
-    let mut i = 0;
-    while i + WIDTH <= n {
-        f(i, WIDTH);
-        i += WIDTH;
-    }
-    if i < n {
-        f(i, n - i);
-    }
-}
-
-/// `out[i] = f(x[i])` lane by lane.
-///
-/// # Safety
-/// As [`Lanes`]; `x` readable and `out` writable for `n` elements (they may be the same).
-#[inline(always)]
-pub(crate) unsafe fn map<V: Lanes>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -> V) {
-    for_each_run(n, |i, count| {
-        // SAFETY: `i + count <= n`, within both buffers.
-        unsafe { store_first(f(load_first(x.add(i), count, 0.0)), out.add(i), count) }
-    });
+pub(crate) fn run_len(i: usize, n: usize) -> usize {
+    WIDTH.min(n - i)
 }

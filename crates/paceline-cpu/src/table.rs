@@ -22,7 +22,7 @@ pub(crate) struct Kernels {
     pub(crate) rope: unsafe fn(*mut f32, *const f32, *const f32, usize),
     pub(crate) add: unsafe fn(*mut f32, *const f32, usize),
     pub(crate) softcap: unsafe fn(*mut f32, usize, f32),
-    pub(crate) max_finite: fn(&[f32]) -> f32,
+    pub(crate) max: fn(&[f32]) -> f32,
     pub(crate) argmax: fn(&[f32]) -> usize,
     pub(crate) sum_exp: fn(&[f32], f32) -> f32,
 }
@@ -64,7 +64,7 @@ macro_rules! entries {
                 rope,
                 add,
                 softcap,
-                max_finite: |x| unsafe { max_finite(x.as_ptr(), x.len()) },
+                max: |x| unsafe { max(x.as_ptr(), x.len()) },
                 argmax: |x| unsafe { argmax(x.as_ptr(), x.len()) },
                 sum_exp: |x, max| unsafe { sum_exp(x.as_ptr(), x.len(), max) },
             };
@@ -140,8 +140,8 @@ macro_rules! entries {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn max_finite(x: *const f32, n: usize) -> f32 {
-                unsafe { reduce::max_finite::<V>(x, n) }
+            unsafe fn max(x: *const f32, n: usize) -> f32 {
+                unsafe { reduce::max::<V>(x, n) }
             }
 
             $(#[target_feature(enable = $features)])?

@@ -187,8 +187,10 @@ unsafe fn see<V: Lanes, const Q: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let queries: [*const f32; Q] =
-            std::array::from_fn(|i| args.queries.add(offset(args, task, query + i)));
+        let mut queries = [args.queries; Q];
+        for (i, pointer) in queries.iter_mut().enumerate() {
+            *pointer = args.queries.add(offset(args, task, query + i));
+        }
         score::<V, Q>(args, queries, keys, &mut scratch.scores[query..query + Q]);
         for q in query..query + Q {
             weigh::<V>(args, span, q, scratch);
@@ -257,7 +259,7 @@ unsafe fn weigh<V: Lanes>(
     scores[span.to..].fill(f32::NEG_INFINITY);
     // SAFETY: a block's scores are two vectors.
     unsafe {
-        let [low, high] = [0, WIDTH].map(|half| V::load(scores.as_ptr().add(half)));
+        let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
         let before = scratch.maxima[query];
         let now = low.max(high).max_lane().max(before);
         scratch.maxima[query] = now;
@@ -270,7 +272,7 @@ unsafe fn weigh<V: Lanes>(
         // `exp` never gives zero; what is not seen must weigh nothing.
         scores[..span.from].fill(0.0);
         scores[span.to..].fill(0.0);
-        let [low, high] = [0, WIDTH].map(|half| V::load(scores.as_ptr().add(half)));
+        let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
         let weights = &mut scratch.weights[query];
         V::load(weights.as_ptr()).mul_add(decay, low.add(high)).store(weights.as_mut_ptr());
     }
@@ -318,13 +320,19 @@ unsafe fn gather_columns<V: Lanes, const Q: usize, const N: usize>(
     // SAFETY: tokens stay within the block, columns within the head.
     unsafe {
         let sums = scratch.sums.as_mut_ptr().add(query * head_dim + d);
-        let mut acc: [[V; N]; Q] = std::array::from_fn(|q| {
+        let mut acc = [[V::splat(0.0); N]; Q];
+        for (q, acc) in acc.iter_mut().enumerate() {
             let decay = V::splat(scratch.decays[query + q]);
-            std::array::from_fn(|n| V::load(sums.add(q * head_dim + n * WIDTH)).mul(decay))
-        });
+            for (n, acc) in acc.iter_mut().enumerate() {
+                *acc = V::load(sums.add(q * head_dim + n * WIDTH)).mul(decay);
+            }
+        }
         for token in span.from..span.to {
             let row = values.add(token * head_dim + d);
-            let v: [V; N] = std::array::from_fn(|n| V::load_f16(row.add(n * WIDTH)));
+            let mut v = [V::splat(0.0); N];
+            for (n, v) in v.iter_mut().enumerate() {
+                *v = V::load_f16(row.add(n * WIDTH));
+            }
             for (acc, scores) in acc.iter_mut().zip(&scratch.scores[query..query + Q]) {
                 let weight = V::splat(scores[token]);
                 for n in 0..N {

@@ -121,16 +121,18 @@ unsafe fn tile<V: Lanes, E: Element, const R: usize, const P: usize>(
 ) {
     // SAFETY: panels and rows lie within their buffers, as the caller vouches.
     unsafe {
-        let weights: [*const E; P] =
-            std::array::from_fn(|p| data.add((panel + p) * w.n_cols * WIDTH));
-        let xs: [*const f32; R] = std::array::from_fn(|r| acts.floats.add((row + r) * w.n_cols));
+        let weights = data.add(panel * w.n_cols * WIDTH);
+        let xs = acts.floats.add(row * w.n_cols);
         let mut sums = [[V::splat(0.0); P]; R];
         for k in 0..w.n_cols {
-            let ws: [V; P] = std::array::from_fn(|p| E::load(weights[p].add(k * WIDTH)));
-            for r in 0..R {
-                let x = V::splat(*xs[r].add(k));
+            let mut ws = [V::splat(0.0); P];
+            for (p, w_p) in ws.iter_mut().enumerate() {
+                *w_p = E::load(weights.add((p * w.n_cols + k) * WIDTH));
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let x = V::splat(*xs.add(r * w.n_cols + k));
                 for p in 0..P {
-                    sums[r][p] = ws[p].mul_add(x, sums[r][p]);
+                    sums[p] = ws[p].mul_add(x, sums[p]);
                 }
             }
         }

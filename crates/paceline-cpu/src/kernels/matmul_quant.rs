@@ -15,7 +15,7 @@
 //! Weights stream in panels of sixteen outputs (see [`crate::packed`]); a panel's group is unpacked
 //! once for up to [`ROWS`] rows.
 
-use crate::acts::{ACT_BLOCK, ActBlock, ActView};
+use crate::acts::{ACT_BLOCK, ActView};
 use crate::lanes::{Lanes, WIDTH, store_first};
 use crate::packed::{QuantLayout, QuantView};
 
@@ -179,12 +179,11 @@ unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
     // vouches; `n_outputs <= 16` elements are written per row.
     unsafe {
         let mut weights = w.data.add(panel * n_blocks * F::BLOCK_BYTES);
-        let bytes: [ActBytes; R] = std::array::from_fn(|r| ActBytes {
-            high: acts.bytes.add((row + r) * w.n_cols),
-            low: acts.low_bytes.add((row + r) * w.n_cols),
-        });
-        let metas: [*const ActBlock; R] =
-            std::array::from_fn(|r| acts.blocks.add((row + r) * n_blocks));
+        let first = ActBytes {
+            high: acts.bytes.add(row * w.n_cols),
+            low: acts.low_bytes.add(row * w.n_cols),
+        };
+        let metas = acts.blocks.add(row * n_blocks);
         let mut sums = [V::splat(0.0); R];
         for block in 0..n_blocks {
             let codes = load_block::<V, F>(weights.add(F::HEAD_BYTES));
@@ -193,8 +192,8 @@ unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
                 let min = if F::MIN { load_scale::<V, F>(weights, F::GROUPS + g) } else { scale };
                 let codes = &codes[8 / F::GROUPS * g..8 / F::GROUPS * (g + 1)];
                 for r in 0..R {
-                    let meta = &*metas[r].add(block);
-                    let acts = bytes[r].at(block * ACT_BLOCK + 16 * g);
+                    let meta = *metas.add(r * n_blocks + block);
+                    let acts = first.at(r * w.n_cols + block * ACT_BLOCK + 16 * g);
                     let act_sum =
                         if F::GROUPS_OF_16 { meta.sums[g] } else { meta.sums[0] + meta.sums[1] };
                     let dot = dot_group::<V, F, WORDS>(codes, acts, -w.zero * act_sum);
@@ -225,13 +224,16 @@ unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
 unsafe fn load_block<V: Lanes, F: Format>(from: *const u8) -> [V::Codes; 8] {
     // SAFETY: a block has four (nibbles) or eight vectors of sixty-four bytes.
     unsafe {
-        if F::NIBBLES {
-            let [a, b, c, d] =
-                std::array::from_fn(|i| V::split_nibbles(V::load_codes(from.add(64 * i))));
-            [a.0, b.0, c.0, d.0, a.1, b.1, c.1, d.1]
-        } else {
-            std::array::from_fn(|i| V::load_codes(from.add(64 * i)))
+        let mut codes = [V::load_codes(from); 8];
+        for i in 0..4 {
+            if F::NIBBLES {
+                (codes[i], codes[i + 4]) = V::split_nibbles(V::load_codes(from.add(64 * i)));
+            } else {
+                codes[i] = V::load_codes(from.add(64 * i));
+                codes[i + 4] = V::load_codes(from.add(64 * (i + 4)));
+            }
         }
+        codes
     }
 }
 

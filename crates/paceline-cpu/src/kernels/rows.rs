@@ -2,7 +2,7 @@
 
 use crate::acts::{ACT_BLOCK, ActBlock, ActViewMut};
 use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes, to_array};
-use crate::math::{ROUNDER, for_each_run, gelu_tanh, map, silu, tanh};
+use crate::math::{ROUNDER, gelu_tanh, run_len, silu, tanh};
 
 /// `out = x / rms(x) * weight`.
 ///
@@ -19,16 +19,18 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(
     // SAFETY: runs stay below `n`.
     unsafe {
         let mut squares = V::splat(0.0);
-        for_each_run(n, |i, count| {
+        for i in (0..n).step_by(WIDTH) {
+            let count = run_len(i, n);
             let v = load_first::<V>(x.add(i), count, 0.0);
             squares = v.mul_add(v, squares);
-        });
+        }
         let scale = V::splat(1.0 / (sum_lanes(squares) / n as f32 + eps).sqrt());
-        for_each_run(n, |i, count| {
+        for i in (0..n).step_by(WIDTH) {
+            let count = run_len(i, n);
             let v = load_first::<V>(x.add(i), count, 0.0).mul(scale);
             let w = load_first::<V>(weight.add(i), count, 0.0);
             store_first(v.mul(w), out.add(i), count);
-        });
+        }
     }
 }
 
@@ -53,10 +55,8 @@ pub(crate) unsafe fn quantize<V: Lanes>(
             for (half, v) in halves.into_iter().enumerate() {
                 v.mul(V::splat(inverse)).store_rounded_i8(bytes.add(at + half * WIDTH));
             }
-            let sum = |half: usize| -> i32 {
-                (0..WIDTH).map(|i| i32::from(*bytes.add(at + half * WIDTH + i))).sum()
-            };
-            let (scale, sums) = (largest / 127.0, [sum(0), sum(1)]);
+            let scale = largest / 127.0;
+            let sums = [sum_bytes(bytes.add(at)), sum_bytes(bytes.add(at + WIDTH))];
             let scaled_sum = scale * (sums[0] + sums[1]) as f32;
             *blocks.add(block) = ActBlock { scale, scaled_sum, sums };
         }
@@ -109,9 +109,23 @@ unsafe fn largest_of<V: Lanes>(halves: [V; 2]) -> f32 {
     // SAFETY: register operations only.
     unsafe {
         let zero = V::splat(0.0);
-        let [a, b] = halves.map(|v| v.max(zero.sub(v)));
-        a.max(b).max_lane()
+        let [a, b] = halves;
+        a.max(zero.sub(a)).max(b.max(zero.sub(b))).max_lane()
     }
+}
+
+/// Sum of sixteen bytes.
+///
+/// # Safety
+/// `bytes` holds sixteen.
+#[inline(always)]
+unsafe fn sum_bytes(bytes: *const i8) -> i32 {
+    let mut sum = 0;
+    for i in 0..WIDTH {
+        // SAFETY: within the sixteen.
+        sum += i32::from(unsafe { *bytes.add(i) });
+    }
+    sum
 }
 
 /// Fills in row `row` of `acts` from `x` (which may be that row itself), in the forms asked for.
@@ -144,7 +158,8 @@ pub(crate) unsafe fn put_acts<V: Lanes>(x: *const f32, acts: ActViewMut, row: us
 /// As [`Lanes`]; both hold `n` elements.
 #[inline(always)]
 pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, gelu: bool) {
-    for_each_run(n, |i, count| {
+    for i in (0..n).step_by(WIDTH) {
+        let count = run_len(i, n);
         // SAFETY: runs stay below `n`.
         unsafe {
             let g = load_first::<V>(gate.add(i), count, 0.0);
@@ -152,7 +167,7 @@ pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, g
             let g = if gelu { gelu_tanh(g) } else { silu(g) };
             store_first(g.mul(u), gate.add(i), count);
         }
-    });
+    }
 }
 
 /// Rotates the pairs `(x[i], x[i + half])` of one head by the angles whose cosines and sines are given.
@@ -161,7 +176,8 @@ pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, g
 /// As [`Lanes`]; `x` holds `2 * half` elements, `cos` and `sin` `half`.
 #[inline(always)]
 pub(crate) unsafe fn rope<V: Lanes>(x: *mut f32, cos: *const f32, sin: *const f32, half: usize) {
-    for_each_run(half, |i, count| {
+    for i in (0..half).step_by(WIDTH) {
+        let count = run_len(i, half);
         // SAFETY: runs stay below `half`.
         unsafe {
             let a = load_first::<V>(x.add(i), count, 0.0);
@@ -172,7 +188,7 @@ pub(crate) unsafe fn rope<V: Lanes>(x: *mut f32, cos: *const f32, sin: *const f3
             store_first(a.mul_add(c, zero.sub(b.mul(s))), x.add(i), count);
             store_first(b.mul_add(c, a.mul(s)), x.add(half + i), count);
         }
-    });
+    }
 }
 
 /// `x += y`.
@@ -181,13 +197,14 @@ pub(crate) unsafe fn rope<V: Lanes>(x: *mut f32, cos: *const f32, sin: *const f3
 /// As [`Lanes`]; both hold `n` elements.
 #[inline(always)]
 pub(crate) unsafe fn add<V: Lanes>(x: *mut f32, y: *const f32, n: usize) {
-    for_each_run(n, |i, count| {
+    for i in (0..n).step_by(WIDTH) {
+        let count = run_len(i, n);
         // SAFETY: runs stay below `n`.
         unsafe {
             let sum = load_first::<V>(x.add(i), count, 0.0).add(load_first(y.add(i), count, 0.0));
             store_first(sum, x.add(i), count);
         }
-    });
+    }
 }
 
 /// `x = cap * tanh(x / cap)`.
@@ -196,8 +213,14 @@ pub(crate) unsafe fn add<V: Lanes>(x: *mut f32, y: *const f32, n: usize) {
 /// As [`Lanes`]; `x` holds `n` elements.
 #[inline(always)]
 pub(crate) unsafe fn softcap<V: Lanes>(x: *mut f32, n: usize, cap: f32) {
-    // SAFETY: forwarded contract.
-    unsafe { map::<V>(x, x, n, |v| softcap_lanes(v, cap)) }
+    for i in (0..n).step_by(WIDTH) {
+        let count = run_len(i, n);
+        // SAFETY: runs stay below `n`.
+        unsafe {
+            let v = softcap_lanes(load_first::<V>(x.add(i), count, 0.0), cap);
+            store_first(v, x.add(i), count);
+        }
+    }
 }
 
 /// # Safety

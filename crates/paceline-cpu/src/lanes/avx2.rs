@@ -139,8 +139,12 @@ unsafe impl Lanes for Avx2Lanes {
 
     #[inline(always)]
     unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int {
-        let join = |h, l| unsafe { _mm256_add_epi32(_mm256_slli_epi32::<8>(h), l) };
-        (join(high.0, low.0), join(high.1, low.1))
+        unsafe {
+            (
+                _mm256_add_epi32(_mm256_slli_epi32::<8>(high.0), low.0),
+                _mm256_add_epi32(_mm256_slli_epi32::<8>(high.1), low.1),
+            )
+        }
     }
 
     #[inline(always)]

@@ -6,7 +6,8 @@
 //! Integer dot products are exact. Reductions over lanes go through [`sum_lanes`], one fixed tree.
 //!
 //! The methods are `#[inline(always)]` and carry no `target_feature`; the entry points in
-//! [`crate::table`] do, and everything is inlined into them.
+//! [`crate::table`] do, and everything is inlined into them. Kernels therefore hold vectors in plain
+//! loops and never in closures: a closure is a function of its own, compiled without the features.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

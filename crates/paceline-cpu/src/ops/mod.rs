@@ -47,9 +47,9 @@ impl Cpu {
         self.pool.n_threads()
     }
 
-    /// Largest element; `NaN` when one is not finite.
-    pub fn max_finite(&self) -> fn(&[f32]) -> f32 {
-        self.kernels.max_finite
+    /// Largest element; elements must be numbers.
+    pub fn max(&self) -> fn(&[f32]) -> f32 {
+        self.kernels.max
     }
 
     /// Position of the first largest element.
