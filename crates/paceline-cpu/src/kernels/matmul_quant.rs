@@ -22,6 +22,20 @@ use crate::packed::{QuantLayout, QuantView};
 /// Rows that share one unpacking of the weights.
 pub(crate) const ROWS: usize = 8;
 
+/// Repeats a body for rows `0..R`, each with its row as a constant: the compiler then keeps the rows'
+/// sums in registers, where a loop of this size would keep them on the stack.
+macro_rules! unroll_rows {
+    ($n:ident, $r:ident, $body:block) => {
+        unroll_rows!(@ $n, $r, $body, 0 1 2 3 4 5 6 7)
+    };
+    (@ $n:ident, $r:ident, $body:block, $($row:literal)*) => {
+        $(if $row < $n {
+            let $r = $row;
+            $body
+        })*
+    };
+}
+
 /// A layout's facts as constants, so that each gets its own straight loop.
 pub(crate) trait Format {
     const NIBBLES: bool;
@@ -191,7 +205,7 @@ unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
                 let scale = load_scale::<V, F>(weights, g);
                 let min = if F::MIN { load_scale::<V, F>(weights, F::GROUPS + g) } else { scale };
                 let codes = &codes[8 / F::GROUPS * g..8 / F::GROUPS * (g + 1)];
-                for r in 0..R {
+                unroll_rows!(R, r, {
                     let meta = *metas.add(r * n_blocks + block);
                     let acts = first.at(r * w.n_cols + block * ACT_BLOCK + 16 * g);
                     let act_sum =
@@ -206,7 +220,7 @@ unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
                         };
                         sums[r] = min.mul_add(V::splat(scaled_sum), sums[r]);
                     }
-                }
+                });
             }
             weights = weights.add(F::BLOCK_BYTES);
         }

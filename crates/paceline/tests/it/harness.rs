@@ -1,0 +1,188 @@
+//! Runs token prompts through engine and backend under chosen circumstances.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use paceline_cpu::Isa;
+use paceline_cpu::quant::TensorType;
+use paceline_engine::{
+    Engine, EngineConfig, Event, EventKind, FinishReason, OutputRatio, Priority, Request,
+    RequestId, SamplingParams, Stats, Token, TokenLogprob,
+};
+use paceline_model::Checkpoint;
+use paceline_model::cpu_backend::{CpuBackend, CpuOptions};
+use paceline_model::gguf::Gguf;
+use paceline_model::pull::{CacheDirs, PullOptions, Silent, Source, resolve};
+use paceline_model::synth::{SynthSpec, gguf_bytes};
+use paceline_model::weights::Weights;
+
+/// The circumstances of a run. None of them may change an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) isa: Isa,
+    pub(crate) n_threads: usize,
+    pub(crate) budget: u32,
+    pub(crate) n_blocks: u32,
+    pub(crate) prefix_cache: bool,
+    /// Admit as if no sequence generated anything, so that memory runs out.
+    pub(crate) reckless: bool,
+}
+
+impl Setup {
+    pub(crate) fn plain() -> Setup {
+        Setup {
+            isa: Isa::detect(),
+            n_threads: 2,
+            budget: 512,
+            n_blocks: 512,
+            prefix_cache: false,
+            reckless: false,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) prompt: Vec<Token>,
+    pub(crate) params: SamplingParams,
+}
+
+/// All that a sequence produced, floats as bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Output {
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) logprobs: Vec<Bits>,
+    pub(crate) prompt_logprobs: Vec<Bits>,
+    pub(crate) finish: Option<FinishReason>,
+}
+
+/// A token, the bits of its log-probability, and those of the likeliest others.
+pub(crate) type Bits = (Token, u32, Vec<(Token, u32)>);
+
+pub(crate) struct Run {
+    pub(crate) engine: Engine<CpuBackend>,
+    outputs: HashMap<(RequestId, u32), Output>,
+    events: Vec<Event>,
+}
+
+impl Run {
+    pub(crate) fn new(weights: &Arc<Weights>, setup: Setup) -> Run {
+        let options = CpuOptions {
+            isa: setup.isa,
+            n_threads: setup.n_threads,
+            n_blocks: setup.n_blocks,
+            max_rows: setup.budget,
+            max_model_len: 1024,
+        };
+        let reckless = OutputRatio { initial: 0.0, least: 0.0, n_decay_steps: 1 };
+        let config = EngineConfig {
+            max_num_batched_tokens: setup.budget,
+            prefix_cache: setup.prefix_cache,
+            output_ratio: if setup.reckless { reckless } else { OutputRatio::default() },
+            watermark_permille: if setup.reckless { 0 } else { 10 },
+            ..EngineConfig::default()
+        };
+        let backend = CpuBackend::new(Arc::clone(weights), options).unwrap();
+        let engine = Engine::new(backend, config).unwrap();
+        Run { engine, outputs: HashMap::new(), events: Vec::new() }
+    }
+
+    pub(crate) fn submit(&mut self, job: &Job) -> RequestId {
+        let request = Request {
+            prompt: job.prompt.clone(),
+            params: Arc::new(job.params.clone()),
+            priority: Priority::Normal,
+            deadline_ns: None,
+            tenant: 0,
+        };
+        self.engine.submit(request, 0).unwrap()
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.engine.step(0, &mut self.events);
+        for event in self.events.drain(..) {
+            let output = self.outputs.entry((event.request, event.index)).or_default();
+            match event.kind {
+                EventKind::PromptLogprob(logprob) => output.prompt_logprobs.push(bits(&logprob)),
+                EventKind::Token { token, logprob } => {
+                    output.tokens.push(token);
+                    output.logprobs.extend(logprob.iter().map(|logprob| bits(logprob)));
+                }
+                EventKind::Finished(reason) => output.finish = Some(reason),
+            }
+        }
+    }
+
+    /// Steps until nothing is left to do; a step limit keeps a hang from lasting.
+    pub(crate) fn finish(&mut self) {
+        for _ in 0..100_000 {
+            if !self.engine.has_work() {
+                return;
+            }
+            self.step();
+        }
+        panic!("the engine did not finish");
+    }
+
+    pub(crate) fn output(&self, request: RequestId, index: u32) -> Output {
+        self.outputs.get(&(request, index)).cloned().unwrap_or_default()
+    }
+}
+
+fn bits(logprob: &TokenLogprob) -> Bits {
+    let top = logprob.top.iter().map(|&(token, value)| (token, value.to_bits())).collect();
+    (logprob.token, logprob.logprob.to_bits(), top)
+}
+
+/// All jobs together.
+pub(crate) fn together(weights: &Arc<Weights>, setup: Setup, jobs: &[Job]) -> (Vec<Output>, Stats) {
+    let mut run = Run::new(weights, setup);
+    let ids: Vec<RequestId> = jobs.iter().map(|job| run.submit(job)).collect();
+    run.finish();
+    (ids.into_iter().map(|id| run.output(id, 0)).collect(), run.engine.stats())
+}
+
+/// Each job alone in the engine.
+pub(crate) fn alone(weights: &Arc<Weights>, setup: Setup, jobs: &[Job]) -> Vec<Output> {
+    let mut run = Run::new(weights, setup);
+    let solo = |job: &Job| {
+        let id = run.submit(job);
+        run.finish();
+        run.output(id, 0)
+    };
+    jobs.iter().map(solo).collect()
+}
+
+pub(crate) fn load(checkpoint: Checkpoint) -> Arc<Weights> {
+    Arc::new(Weights::load(Arc::new(checkpoint), 2, &|_| ()).unwrap())
+}
+
+/// A small model of the architecture with random weights.
+pub(crate) fn tiny(arch: &str, ty: TensorType) -> Arc<Weights> {
+    let spec = SynthSpec { ty, ..SynthSpec::tiny(arch) };
+    let gguf = Gguf::parse(gguf_bytes(&spec).unwrap()).unwrap();
+    load(Checkpoint::from_gguf(gguf).unwrap())
+}
+
+pub(crate) fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
+}
+
+/// The default model's file if this machine has it; says what is skipped if not.
+pub(crate) fn default_model(test: &str) -> Option<PathBuf> {
+    let dirs = CacheDirs::usual(|name| std::env::var_os(name))?;
+    let options = PullOptions { offline: true, ..PullOptions::new(dirs) };
+    match resolve(&Source::Default, &Silent, &options) {
+        Ok(path) => Some(path),
+        Err(_) => {
+            // Not `eprintln`, which the test harness swallows.
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped {test}: the default model is not on this machine; `paceline pull` gets it"
+            );
+            None
+        }
+    }
+}
