@@ -93,7 +93,7 @@ impl CpuBackend {
         };
         let row_ops = RowOps { argmax: cpu.argmax(), max: cpu.max(), sum_exp: cpu.sum_exp() };
         let samplers = (0..cpu.n_threads()).map(|_| Sampler::new(spec.n_vocab)).collect();
-        let buffers = Buffers::new(spec, options.max_rows as usize);
+        let buffers = Buffers::new(spec, options.max_rows as usize, n_blocks);
         Ok(CpuBackend {
             limits,
             cpu,
@@ -164,7 +164,7 @@ fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
 }
 
 impl Buffers {
-    fn new(spec: &ModelSpec, max_rows: usize) -> Buffers {
+    fn new(spec: &ModelSpec, max_rows: usize, n_blocks: usize) -> Buffers {
         let zeros = |width: usize| vec![0.0; max_rows * width];
         let widest = spec.d_model.max(spec.q_dim()).max(spec.d_ff);
         let angles = || Angles { cos: zeros(spec.rope.dim / 2), sin: zeros(spec.rope.dim / 2) };
@@ -178,7 +178,7 @@ impl Buffers {
             acts: Acts::new(max_rows.max(LOGIT_ROWS), widest),
             angles: [angles(), angles()],
             seqs: Vec::with_capacity(max_rows),
-            tables: Vec::new(),
+            tables: Vec::with_capacity(n_blocks),
             hidden: vec![0.0; LOGIT_ROWS * spec.d_model],
             logits: vec![0.0; LOGIT_ROWS * spec.n_vocab],
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_cpu::Isa;
 use paceline_cpu::quant::TensorType;
@@ -134,6 +134,13 @@ impl Run {
 fn bits(logprob: &TokenLogprob) -> Bits {
     let top = logprob.top.iter().map(|&(token, value)| (token, value.to_bits())).collect();
     (logprob.token, logprob.logprob.to_bits(), top)
+}
+
+/// Heavy tests take turns: each has threads that spin for their work, and would only be in the
+/// others' way.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All jobs together.

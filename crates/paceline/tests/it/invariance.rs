@@ -10,7 +10,7 @@ use paceline_model::Checkpoint;
 use paceline_model::synth::SynthSpec;
 use paceline_model::weights::Weights;
 
-use crate::harness::{Job, Output, Run, Setup, alone, default_model, load, tiny, together};
+use crate::harness::{Job, Output, Run, Setup, alone, default_model, load, tiny, together, turn};
 
 /// Prompt lengths: single tokens, block borders and their neighbours, many blocks.
 const LENGTHS: [usize; 24] = [
@@ -72,7 +72,7 @@ fn check(weights: &Arc<Weights>, isa: Isa, jobs: &[Job], expected: &[Output]) {
 
 fn check_preemption(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
     let longest = jobs.iter().map(|job| job.prompt.len()).max().unwrap_or(0);
-    let n_blocks = (longest as u32 + MAX_TOKENS).div_ceil(32) + 2;
+    let n_blocks = (longest as u32 + MAX_TOKENS).div_ceil(32) + 1;
     let setup = Setup { n_blocks, reckless: true, ..plain };
     let (found, stats) = together(weights, setup, jobs);
     assert!(stats.n_preemptions > 0, "the pool of {n_blocks} blocks was meant to be too small");
@@ -96,11 +96,10 @@ fn check_prefix_cache(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expect
 fn check_cancelling(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
     let mut run = Run::new(weights, plain);
     let ids: Vec<_> = jobs.iter().map(|job| run.submit(job)).collect();
-    for step in 0..ids.len() {
+    for pair in ids.chunks(2) {
         run.step();
-        if step % 2 == 1 {
-            run.engine.cancel(ids[step]);
-        }
+        run.step();
+        pair.get(1).map(|&second| run.engine.cancel(second));
     }
     run.finish();
     let mut n_cancelled = 0;
@@ -150,6 +149,9 @@ fn check_everywhere(weights: &Arc<Weights>, lengths: impl Fn(Isa) -> &'static [u
     let expected = alone(weights, Setup::plain(), &all);
     assert!(expected.iter().all(|output| output.tokens.len() == MAX_TOKENS as usize));
     for isa in instruction_sets() {
+        if lengths(isa).is_empty() {
+            continue;
+        }
         let is_picked = |i: &usize| lengths(isa).contains(&LENGTHS[*i]);
         let picked: Vec<usize> = (0..all.len()).filter(is_picked).collect();
         let jobs: Vec<Job> = picked.iter().map(|&i| all[i].clone()).collect();
@@ -158,8 +160,18 @@ fn check_everywhere(weights: &Arc<Weights>, lengths: impl Fn(Isa) -> &'static [u
     }
 }
 
+/// Plain code takes some tenths of a second for a token of a real model: a few tokens must do.
+fn check_scalar_briefly(weights: &Arc<Weights>) {
+    let mut jobs = jobs(weights.spec().n_vocab, &[5, 3, 34]);
+    jobs.iter_mut().for_each(|job| job.params.max_tokens = 6);
+    let expected = alone(weights, Setup::plain(), &jobs);
+    let setup = Setup { isa: Isa::Scalar, budget: 16, ..Setup::plain() };
+    assert_same("plain code", setup, &together(weights, setup, &jobs).0, &expected);
+}
+
 #[test]
 fn of_every_architecture() {
+    let _turn = turn();
     for arch in SynthSpec::architectures() {
         check_everywhere(&tiny(arch, TensorType::Q4_1), |isa| match isa {
             Isa::Scalar => &[1, 5, 17, 31, 32, 33, 65, 100],
@@ -170,6 +182,7 @@ fn of_every_architecture() {
 
 #[test]
 fn of_every_weight_type() {
+    let _turn = turn();
     for ty in TensorType::ALL {
         let weights = tiny("llama", ty);
         let jobs = jobs(weights.spec().n_vocab, &LENGTHS[10..]);
@@ -186,10 +199,12 @@ fn of_every_weight_type() {
 #[test]
 fn of_the_default_model() {
     let Some(path) = default_model("batch invariance of the default model") else { return };
+    let _turn = turn();
     let weights = load(Checkpoint::open(&path).unwrap());
     check_everywhere(&weights, |isa| match isa {
         Isa::Avx512 => &LENGTHS,
         Isa::Avx2 => &[1, 8, 31, 32, 33, 47, 64, 65, 90, 127, 128, 200],
-        Isa::Scalar => &[5, 33, 47],
+        Isa::Scalar => &[],
     });
+    check_scalar_briefly(&weights);
 }
