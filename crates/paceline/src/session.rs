@@ -297,7 +297,7 @@ impl<'a> Stream<'a> {
 
     /// Runs to the end and returns everything.
     pub fn into_generations(mut self) -> Result<Vec<Generation>, Error> {
-        while let Some(piece) = self.next() {
+        for piece in self.by_ref() {
             piece?;
         }
         Ok(std::mem::take(&mut self.generations))
