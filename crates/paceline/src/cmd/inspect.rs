@@ -105,8 +105,9 @@ struct Memory {
     max_num_seqs: u32,
     /// Sequences as long as `max_model_len` that the pool holds.
     full_sequences: u32,
-    /// Sequences of 1,000 tokens that the pool holds.
+    /// Sequences of a usual length that the pool holds.
     usual_sequences: u32,
+    usual_tokens: u32,
 }
 
 impl Model {
@@ -167,6 +168,7 @@ impl TokenizerFacts {
 impl Memory {
     fn of(checkpoint: &Checkpoint, plan: KvPlan, max_num_seqs: u32) -> Memory {
         let block_tokens = KV_BLOCK as u32;
+        let usual_tokens = USUAL_TOKENS.min(plan.max_model_len);
         let fitting = |n_tokens: u32| plan.n_blocks / n_tokens.div_ceil(block_tokens).max(1);
         Memory {
             weight_bytes: checkpoint.tensors().map(|tensor| tensor.data.len() as u64).sum(),
@@ -178,7 +180,8 @@ impl Memory {
             max_model_len: plan.max_model_len,
             max_num_seqs,
             full_sequences: fitting(plan.max_model_len),
-            usual_sequences: fitting(USUAL_TOKENS),
+            usual_sequences: fitting(usual_tokens),
+            usual_tokens,
         }
     }
 }
@@ -233,8 +236,8 @@ impl Report {
         writeln!(out, "  KV pool        {bytes}: {blocks} blocks, {tokens} tokens")?;
         let (full, len) = (m.full_sequences, m.max_model_len);
         writeln!(out, "  fits           {full} sequences of the full {len} tokens,")?;
-        let (usual, seqs) = (m.usual_sequences, m.max_num_seqs);
-        writeln!(out, "                 {usual} of {USUAL_TOKENS}; at most {seqs} run at once")
+        let (usual, len, seqs) = (m.usual_sequences, m.usual_tokens, m.max_num_seqs);
+        writeln!(out, "                 {usual} of {len}; at most {seqs} run at once")
     }
 }
 

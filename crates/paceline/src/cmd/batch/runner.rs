@@ -14,7 +14,11 @@ use super::result::{Job, error_line};
 use crate::cli::Interrupt;
 
 /// How often a wait for input looks whether it should end.
-const INPUT_WAIT: Duration = Duration::from_millis(100);
+const IDLE_WAIT: Duration = Duration::from_millis(100);
+
+/// How long the engine's next step waits for a line: enough for the reading thread to follow up,
+/// little beside a step.
+const BUSY_WAIT: Duration = Duration::from_millis(1);
 
 /// Results held for order's sake, as a multiple of the prompts under way.
 const MAX_HELD: usize = 4;
@@ -115,9 +119,9 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// The next prompt, if one is there. Waits for it only when there is nothing else to do.
+    /// The next prompt, if one is there. Waits long only when there is nothing else to do.
     fn next_entry(&mut self) -> Result<Option<Entry>> {
-        let wait = if self.jobs.is_empty() { INPUT_WAIT } else { Duration::ZERO };
+        let wait = if self.jobs.is_empty() { IDLE_WAIT } else { BUSY_WAIT };
         match self.input.recv_timeout(wait) {
             Ok(entry) => entry.map(Some),
             Err(RecvTimeoutError::Timeout) => Ok(None),
