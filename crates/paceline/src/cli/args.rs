@@ -6,38 +6,35 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 
 use super::{EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, Verbosity};
 
-const EXAMPLES: &str = "\
-Examples:
-  paceline run \"What is gravity?\"                 answer one question
+const EXAMPLES: &str = r#"Examples:
+  paceline run "What is gravity?"                 answer one question
   paceline run                                    chat
   paceline batch -i prompts.txt -o out.jsonl      many prompts from a file
   paceline inspect hf:ORG/REPO                    what a model is, and what fits
 
 A model is `default`, a path (.gguf, .safetensors or a directory), or hf:ORG/REPO[:FILE].
-Exit codes: 0 all went well, 1 something failed, 2 wrong usage, 130 stopped with Ctrl-C.";
+Exit codes: 0 all went well, 1 something failed, 2 wrong usage, 130 stopped with Ctrl-C."#;
 
-const RUN_EXAMPLES: &str = "\
-Examples:
-  paceline run \"What is gravity?\"
-  paceline run --system \"Answer in one sentence.\" \"Why is the sky blue?\"
-  paceline run --raw --max-tokens 40 \"Once upon a time\"
-  paceline run -t 0.8 --top-p 0.9 --seed 7 \"Write a haiku about rain.\"
+const RUN_EXAMPLES: &str = r#"Examples:
+  paceline run "What is gravity?"
+  paceline run --system "Answer in one sentence." "Why is the sky blue?"
+  paceline run --raw --max-tokens 40 "Once upon a time"
+  paceline run -t 0.8 --top-p 0.9 --seed 7 "Write a haiku about rain."
   paceline run -m model.gguf - < question.txt
-  printf 'Hello\\nWhat did I say?\\n' | paceline run
+  printf 'Hello\nWhat did I say?\n' | paceline run
 
 The answer goes to standard output, everything else to standard error. In a chat, /clear forgets
-the conversation, /help lists the commands, /exit or Ctrl-D leaves, Ctrl-C cuts an answer short.";
+the conversation, /help lists the commands, /exit or Ctrl-D leaves, Ctrl-C cuts an answer short."#;
 
-const BATCH_EXAMPLES: &str = "\
-Examples:
+const BATCH_EXAMPLES: &str = r#"Examples:
   paceline batch -i prompts.txt -o out.jsonl              one prompt on each line
   paceline batch -i prompts.txt -o out.jsonl --chat       each a question to the assistant
   paceline batch -i in.jsonl -o - -t 0.8 --seed 1         JSONL to standard output
 
 A line of a JSONL file is an object:
-  {\"custom_id\": \"a\", \"prompt\": \"Once upon\", \"max_tokens\": 32}
-  {\"custom_id\": \"b\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"temperature\": 0.7}
-  {\"custom_id\": \"c\", \"prompt_token_ids\": [1, 2, 3], \"logprobs\": 5}
+  {"custom_id": "a", "prompt": "Once upon", "max_tokens": 32}
+  {"custom_id": "b", "messages": [{"role": "user", "content": "Hi"}], "top_p": 0.7}
+  {"custom_id": "c", "prompt_token_ids": [1, 2, 3], "logprobs": 5}
 with one of prompt, prompt_token_ids, messages, and any of: n, temperature, top_k, top_p, min_p,
 typical_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, stop,
 stop_token_ids, ignore_eos, min_tokens, max_tokens, seed, logprobs, prompt_logprobs,
@@ -45,25 +42,23 @@ priority (high, normal, low, batch), include_stop_str_in_output, skip_special_to
 What a line leaves out is taken from the flags. A line without a seed has one made from --seed
 and its index.
 
-A result is a line {\"custom_id\", \"index\", \"text\", \"token_ids\", \"finish_reason\", \"usage\"}, with
-\"logprobs\" and \"prompt_logprobs\" if asked for; with n > 1 there is a line for each completion, with
-its number as \"choice\". \"index\" is the line of the input, counted from 0; blank lines are skipped.
-A line that fails has its reason in \"error\" and does not stop the others; the exit code is then 1.
-Results are written as they finish; Ctrl-C keeps those that are there.";
+A result is a line {"custom_id", "index", "text", "token_ids", "finish_reason", "usage"}, with
+"logprobs" and "prompt_logprobs" if asked for; with n > 1 there is a line for each completion, with
+its number as "choice". "index" is the line of the input, counted from 0; blank lines are skipped.
+A line that fails has its reason in "error" and does not stop the others; the exit code is then 1.
+Results are written as they finish; Ctrl-C keeps those that are there."#;
 
-const PULL_EXAMPLES: &str = "\
-Examples:
+const PULL_EXAMPLES: &str = r#"Examples:
   paceline pull                              the default model
   paceline pull hf:ORG/REPO:FILE.gguf        a file of a repository on the hub
 
 Prints where the model is. Models are kept in $PACELINE_CACHE and in the hub's own cache
-($HF_HOME, $HF_HUB_CACHE); $HF_TOKEN opens private repositories.";
+($HF_HOME, $HF_HUB_CACHE); $HF_TOKEN opens private repositories."#;
 
-const INSPECT_EXAMPLES: &str = "\
-Examples:
+const INSPECT_EXAMPLES: &str = r#"Examples:
   paceline inspect
   paceline inspect model.gguf --max-model-len 2048
-  paceline inspect model.gguf --json | jq .memory";
+  paceline inspect model.gguf --json | jq .memory"#;
 
 /// Batch inference for language models: the batch never changes an answer.
 #[derive(Parser, Debug)]
@@ -73,11 +68,12 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 
     /// Say more; twice for even more
-    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    #[arg(short, long, global = true, display_order = 900,
+          action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
 
     /// Say nothing but results and errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, display_order = 901)]
     quiet: bool,
 }
 

@@ -83,7 +83,7 @@ impl Console {
             ),
             None => (ProgressBar::no_length(), "{spinner} {pos} prompts, {msg}, {elapsed} elapsed"),
         };
-        self.show(bar, template)
+        self.show(bar.with_message("starting"), template)
     }
 
     /// Whether bars are drawn at all.

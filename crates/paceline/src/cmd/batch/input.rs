@@ -137,9 +137,7 @@ impl LineReader {
 
     fn parse(&self, text: &str, index: u64) -> Parsed {
         let mut defaults = self.defaults.clone();
-        // Equal prompts on different lines shall not get equal answers.
-        let salt = u32::try_from(index).unwrap_or(u32::MAX);
-        defaults.sampling.seed = derive_seed(defaults.sampling.seed, salt);
+        defaults.sampling.seed = line_seed(defaults.sampling.seed, index);
         let mut parsed = match self.format {
             LineFormat::Text => Parsed {
                 custom_id: None,
@@ -160,4 +158,11 @@ impl LineReader {
         let messages = system.chain([Message::new("user", text)]).collect();
         Work { input: paceline::Input::Chat(messages), ..work }
     }
+}
+
+/// Equal prompts on different lines shall not get equal answers. Two steps, because the engine
+/// takes one for each of a prompt's `n` answers.
+fn line_seed(seed: u64, index: u64) -> u64 {
+    let line = u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1);
+    derive_seed(derive_seed(seed, 1), line)
 }
