@@ -32,6 +32,11 @@ pub enum Error {
     Prompt { index: usize, source: Box<Error> },
     #[error("this model has no chat template; give it a plain prompt instead of messages")]
     NoChatTemplate,
+    #[error(
+        "the KV pool needs {} MiB, but {} MiB of memory are free; lower num_kv_blocks or \
+         max_model_len", .n_bytes >> 20, .n_free >> 20
+    )]
+    PoolTooLarge { n_bytes: u64, n_free: u64 },
     #[error("there is no home directory to keep models in; set PACELINE_CACHE and HF_HOME")]
     NoCacheDir,
 }

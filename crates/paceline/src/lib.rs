@@ -24,10 +24,11 @@ mod generation;
 mod llm;
 mod prompt;
 mod session;
+mod timed;
 
 pub use error::Error;
 pub use generation::{Completion, Finish, Generation, Logprob, Usage};
-pub use llm::{Llm, LlmOptions, ModelFacts};
+pub use llm::{KvPlan, Llm, LlmOptions, ModelFacts, read_tokenizer};
 pub use prompt::{GenerateParams, Input, Prompt};
 pub use session::{Piece, Session, Stream};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use paceline_cpu::{Isa, KV_BLOCK};
 use paceline_engine::{Batching, Engine, EngineConfig, Stats, Token};
@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::generation::Generation;
 use crate::prompt::{GenerateParams, Input, Prompt};
 use crate::session::{Session, Stream};
+use crate::timed::Timed;
 
 /// How a model is loaded and run. `None` means: sized from the machine and the model.
 #[derive(Clone, Debug)]
@@ -63,6 +64,35 @@ impl Default for LlmOptions {
     }
 }
 
+/// The memory a model's sequences get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvPlan {
+    /// Blocks of 32 tokens.
+    pub n_blocks: u32,
+    pub n_bytes: u64,
+    /// Positions one sequence may have.
+    pub max_model_len: u32,
+}
+
+impl LlmOptions {
+    /// The KV pool a model of these figures would get on this machine, now.
+    pub fn kv_plan(&self, spec: &ModelSpec) -> Result<KvPlan, Error> {
+        let context = u32::try_from(spec.max_context).unwrap_or(u32::MAX);
+        let max_model_len = self.max_model_len.unwrap_or(context).min(context);
+        let n_blocks = self
+            .num_kv_blocks
+            .unwrap_or_else(|| sizing::default_kv_blocks(spec, self.max_num_seqs, max_model_len));
+        let n_bytes = u64::from(n_blocks).saturating_mul(kv_block_bytes(spec) as u64);
+        let n_free = sizing::free_bytes();
+        if n_bytes > n_free {
+            return Err(Error::PoolTooLarge { n_bytes, n_free });
+        }
+        // A sequence cannot be longer than the whole pool.
+        let max_model_len = max_model_len.min(n_blocks.saturating_mul(KV_BLOCK as u32));
+        Ok(KvPlan { n_blocks, n_bytes, max_model_len })
+    }
+}
+
 /// What was chosen at start; for logs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelFacts {
@@ -78,7 +108,7 @@ pub struct ModelFacts {
 /// A model, ready to generate.
 #[derive(Debug)]
 pub struct Llm {
-    pub(crate) engine: Engine<CpuBackend>,
+    pub(crate) engine: Engine<Timed<CpuBackend>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     weights: Arc<Weights>,
@@ -102,7 +132,7 @@ impl Llm {
         let pull = options.pull.clone().map_or_else(default_pull, Ok)?;
         let path = pull::resolve(&Source::parse(source)?, progress, &pull)?;
         let checkpoint = Arc::new(Checkpoint::open(&path)?);
-        let tokenizer = Arc::new(tokenizer_of(&checkpoint)?);
+        let tokenizer = Arc::new(read_tokenizer(&checkpoint)?);
         let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
         let weights = Arc::new(Weights::load(checkpoint, n_threads, &|_| ())?);
@@ -117,7 +147,7 @@ impl Llm {
             kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec()),
             max_model_len: cpu.max_model_len,
         };
-        let engine = Engine::new(backend, engine_config(&options))?;
+        let engine = Engine::new(Timed::new(backend), engine_config(&options))?;
         let started = Instant::now();
         Ok(Llm { engine, tokenizer, template, weights, facts, started })
     }
@@ -197,6 +227,11 @@ impl Llm {
         self.engine.stats()
     }
 
+    /// Time spent in the forward pass (sampling included) since the model was loaded.
+    pub fn forward_time(&self) -> Duration {
+        self.engine.backend().elapsed()
+    }
+
     /// Engine time.
     pub(crate) fn now_ns(&self) -> u64 {
         self.started.elapsed().as_nanos() as u64
@@ -208,7 +243,8 @@ fn default_pull() -> Result<PullOptions, Error> {
     Ok(PullOptions::new(dirs))
 }
 
-fn tokenizer_of(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
+/// The tokenizer that comes with a model's files.
+pub fn read_tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer, Error> {
     Ok(match (checkpoint.gguf(), checkpoint.dir()) {
         (Some(gguf), _) => Tokenizer::from_metadata(gguf.metadata())?,
         (None, dir) => Tokenizer::from_dir(dir.unwrap_or(Path::new(".")))?,
@@ -221,13 +257,7 @@ fn cpu_options(
     n_threads: usize,
 ) -> Result<CpuOptions, Error> {
     let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
-    let context = u32::try_from(spec.max_context).unwrap_or(u32::MAX);
-    let max_model_len = options.max_model_len.unwrap_or(context).min(context);
-    let n_blocks = options
-        .num_kv_blocks
-        .unwrap_or_else(|| sizing::default_kv_blocks(spec, options.max_num_seqs, max_model_len));
-    // A sequence cannot be longer than the whole pool.
-    let max_model_len = max_model_len.min(n_blocks.saturating_mul(KV_BLOCK as u32));
+    let KvPlan { n_blocks, max_model_len, .. } = options.kv_plan(spec)?;
     let max_rows = options.max_num_batched_tokens;
     Ok(CpuOptions { isa, n_threads, n_blocks, max_rows, max_model_len })
 }

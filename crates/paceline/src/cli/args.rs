@@ -1,0 +1,201 @@
+//! The command line as a whole: commands, their own flags, and their help.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
+
+use super::{EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, Verbosity};
+
+const EXAMPLES: &str = r#"Examples:
+  paceline run "What is gravity?"                 answer one question
+  paceline run                                    chat
+  paceline batch -i prompts.txt -o out.jsonl      many prompts from a file
+  paceline inspect hf:ORG/REPO                    what a model is, and what fits
+
+A model is `default`, a path (.gguf, .safetensors or a directory), or hf:ORG/REPO[:FILE].
+Exit codes: 0 all went well, 1 something failed, 2 wrong usage, 130 stopped with Ctrl-C."#;
+
+const RUN_EXAMPLES: &str = r#"Examples:
+  paceline run "What is gravity?"
+  paceline run --system "Answer in one sentence." "Why is the sky blue?"
+  paceline run --raw --max-tokens 40 "Once upon a time"
+  paceline run -t 0.8 --top-p 0.9 --seed 7 "Write a haiku about rain."
+  paceline run -m model.gguf - < question.txt
+  printf 'Hello\nWhat did I say?\n' | paceline run
+
+The answer goes to standard output, everything else to standard error. In a chat, /clear forgets
+the conversation, /help lists the commands, /exit or Ctrl-D leaves, Ctrl-C cuts an answer short."#;
+
+const BATCH_EXAMPLES: &str = r#"Examples:
+  paceline batch -i prompts.txt -o out.jsonl              one prompt on each line
+  paceline batch -i prompts.txt -o out.jsonl --chat       each a question to the assistant
+  paceline batch -i in.jsonl -o - -t 0.8 --seed 1         JSONL to standard output
+
+A line of a JSONL file is an object:
+  {"custom_id": "a", "prompt": "Once upon", "max_tokens": 32}
+  {"custom_id": "b", "messages": [{"role": "user", "content": "Hi"}], "top_p": 0.7}
+  {"custom_id": "c", "prompt_token_ids": [1, 2, 3], "logprobs": 5}
+with one of prompt, prompt_token_ids, messages, and any of: n, temperature, top_k, top_p, min_p,
+typical_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, stop,
+stop_token_ids, ignore_eos, min_tokens, max_tokens, seed, logprobs, prompt_logprobs,
+priority (high, normal, low, batch), include_stop_str_in_output, skip_special_tokens.
+What a line leaves out is taken from the flags. A line without a seed has one made from --seed
+and its index.
+
+A result is a line {"custom_id", "index", "text", "token_ids", "finish_reason", "usage"}, with
+"logprobs" and "prompt_logprobs" if asked for; with n > 1 there is a line for each completion, with
+its number as "choice". "index" is the line of the input, counted from 0; blank lines are skipped.
+A line that fails has its reason in "error" and does not stop the others; the exit code is then 1.
+Results are written as they finish; Ctrl-C keeps those that are there."#;
+
+const PULL_EXAMPLES: &str = r#"Examples:
+  paceline pull                              the default model
+  paceline pull hf:ORG/REPO:FILE.gguf        a file of a repository on the hub
+
+Prints where the model is. Models are kept in $PACELINE_CACHE and in the hub's own cache
+($HF_HOME, $HF_HUB_CACHE); $HF_TOKEN opens private repositories."#;
+
+const INSPECT_EXAMPLES: &str = r#"Examples:
+  paceline inspect
+  paceline inspect model.gguf --max-model-len 2048
+  paceline inspect model.gguf --json | jq .memory"#;
+
+/// Batch inference for language models: the batch never changes an answer.
+#[derive(Parser, Debug)]
+#[command(name = "paceline", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// Say more; twice for even more
+    #[arg(short, long, global = true, display_order = 900,
+          action = ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true, display_order = 901)]
+    quiet: bool,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Answer a prompt, or chat
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Answer many prompts from a file
+    #[command(after_help = BATCH_EXAMPLES)]
+    Batch(BatchArgs),
+    /// Fetch a model
+    #[command(after_help = PULL_EXAMPLES)]
+    Pull(PullArgs),
+    /// Show what a model is made of, and how many sequences fit
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect(InspectArgs),
+}
+
+impl Cli {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        let is_batch = matches!(self.command, Command::Batch(_));
+        match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, 0) if !is_batch => Verbosity::Normal,
+            (false, 0 | 1) => Verbosity::Info,
+            (false, _) => Verbosity::Debug,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// What to answer; `-` reads it from standard input; without it, a chat
+    pub(crate) prompt: Option<String>,
+
+    /// Continue the text as it is, instead of putting it into the model's chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+
+    /// What the assistant is told before the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BatchArgs {
+    /// Prompts: a text file with one on each line, or JSONL; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) input: PathBuf,
+
+    /// Results as JSONL; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+
+    /// Replace the output file if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// What the lines are [default: text, but JSONL for .jsonl, .ndjson and standard input]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<LineFormat>,
+
+    /// Put plain prompts into the model's chat template
+    #[arg(long)]
+    pub(crate) chat: bool,
+
+    /// What the assistant is told before each prompt
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub(crate) system: Option<String>,
+
+    /// Write results in the order of the input
+    #[arg(long)]
+    pub(crate) ordered: bool,
+
+    /// Answers to each prompt
+    #[arg(short, value_name = "N", default_value_t = 1, help_heading = "Sampling",
+          value_parser = value_parser!(u32).range(1..=128))]
+    pub(crate) n: u32,
+
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineFormat {
+    Text,
+    Jsonl,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PullArgs {
+    /// `default`, or hf:ORG/REPO[:FILE]
+    #[arg(default_value = "default")]
+    pub(crate) model: String,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// `default`, a path (.gguf, .safetensors or a directory), or hf:ORG/REPO[:FILE]
+    #[arg(default_value = "default")]
+    pub(crate) model: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) source: SourceArgs,
+
+    #[command(flatten)]
+    pub(crate) memory: MemoryArgs,
+}

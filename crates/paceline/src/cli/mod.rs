@@ -1,0 +1,15 @@
+//! What the commands have in common: flags, the terminal, how errors and signals end a run.
+
+mod args;
+mod console;
+mod engine_args;
+mod interrupt;
+mod outcome;
+mod sampling_args;
+
+pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
+pub(crate) use console::{Console, Verbosity};
+pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};
+pub(crate) use interrupt::Interrupt;
+pub(crate) use outcome::{Outcome, UsageError, is_broken_pipe, sentence};
+pub(crate) use sampling_args::SamplingArgs;

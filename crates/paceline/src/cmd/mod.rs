@@ -1,0 +1,19 @@
+//! The commands, one module each.
+
+mod batch;
+mod inspect;
+mod pull;
+mod run;
+
+use anyhow::Result;
+
+use crate::cli::{Cli, Command, Console, Outcome};
+
+pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
+    match &cli.command {
+        Command::Run(args) => run::run(args, console),
+        Command::Batch(args) => batch::run(args, console),
+        Command::Pull(args) => pull::run(args, console),
+        Command::Inspect(args) => inspect::run(args, console),
+    }
+}
