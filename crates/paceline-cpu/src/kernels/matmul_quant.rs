@@ -210,7 +210,9 @@ unsafe fn tile<V: Lanes, F: Format, const WORDS: bool, const R: usize>(
                     let acts = first.at(r * w.n_cols + block * ACT_BLOCK + 16 * g);
                     let act_sum =
                         if F::GROUPS_OF_16 { meta.sums[g] } else { meta.sums[0] + meta.sums[1] };
-                    let dot = dot_group::<V, F, WORDS>(codes, acts, -w.zero * act_sum);
+                    // Types with a minimum have no zero point.
+                    let start = if F::MIN { 0 } else { -w.zero * act_sum };
+                    let dot = dot_group::<V, F, WORDS>(codes, acts, start);
                     sums[r] = dot.mul_add(scale.mul(V::splat(meta.scale)), sums[r]);
                     if F::MIN {
                         let scaled_sum = if F::GROUPS_OF_16 {
