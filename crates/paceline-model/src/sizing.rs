@@ -16,14 +16,13 @@ pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Blocks for as many whole contexts as may run at once, within a share of the free memory, but
-/// always enough for one.
+/// Blocks for as many whole contexts as may run at once, within a share of the free memory.
 pub fn default_kv_blocks(spec: &ModelSpec, max_num_seqs: u32, max_model_len: u32) -> u32 {
     let per_sequence = u64::from(max_model_len).div_ceil(KV_BLOCK as u64);
     let wanted = per_sequence.saturating_mul(u64::from(max_num_seqs));
     let bytes = (free_bytes() / KV_SHARE).min(KV_BYTES_MAX);
     let affordable = bytes / kv_block_bytes(spec) as u64;
-    let blocks = wanted.min(affordable).max(per_sequence);
+    let blocks = wanted.min(affordable).max(1);
     // Slots are numbered in 32 bits.
     blocks.min(u64::from(u32::MAX) / KV_BLOCK as u64 - 1) as u32
 }
