@@ -21,7 +21,8 @@ pub(crate) struct ActBlock {
 pub struct Acts {
     pub(crate) floats: Vec<f32>,
     pub(crate) bytes: Vec<i8>,
-    /// Of words, the low bytes; `bytes` then holds the high ones (word = 256 high + low, both signed).
+    /// Of words, the low bytes; `bytes` then holds the high ones (word = 256 high + low, both
+    /// signed).
     pub(crate) low_bytes: Vec<i8>,
     pub(crate) blocks: Vec<ActBlock>,
     pub(crate) n_cols: usize,

@@ -94,7 +94,7 @@ impl fmt::Display for IsaError {
         match self {
             IsaError::Unknown { name } => write!(
                 f,
-                "instruction set '{name}' is not known; set {ISA_VARIABLE} to scalar, avx2 or avx512"
+                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2 or avx512"
             ),
             IsaError::Missing { wanted, best } => write!(
                 f,

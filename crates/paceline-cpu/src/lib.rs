@@ -1,6 +1,7 @@
 //! CPU kernels: slices in, slices out.
 //!
-//! [`Cpu`] is the door: it owns the threads and the table of kernels of one instruction set, and its
+//! [`Cpu`] is the door: it owns the threads and the table of kernels of one instruction set, and
+//! its
 //! methods (in [`ops`]) check shapes once before they hand pointers to the kernels. The crate knows
 //! nothing of models, files or requests.
 //!

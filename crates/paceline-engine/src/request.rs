@@ -43,7 +43,8 @@ pub struct SamplingParams {
     pub min_p: f32,
     /// 1 is off.
     pub typical_p: f32,
-    /// 1 is off; divides positive and multiplies negative logits of tokens seen in prompt or output.
+    /// 1 is off; divides positive and multiplies negative logits of tokens seen in prompt or
+    /// output.
     pub repetition_penalty: f32,
     /// Subtracted once from tokens seen in the output.
     pub presence_penalty: f32,

@@ -1,6 +1,7 @@
 //! All that comes out of model files: what a model is, its weights, its text, and its forward pass.
 //!
-//! From the name of a model to tokens out: [`pull`] finds or fetches the files, [`checkpoint`] opens
+//! From the name of a model to tokens out: [`pull`] finds or fetches the files, [`checkpoint`]
+//! opens
 //! them ([`gguf`], [`safetensors`]) and says what they hold ([`spec`]), [`weights`] packs them for
 //! the kernels, [`cpu_backend`] is the forward pass behind the engine's `Backend`. For text:
 //! [`tokenizer`], [`template`], [`detokenize`], [`stop`].

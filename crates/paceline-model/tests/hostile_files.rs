@@ -142,7 +142,11 @@ fn damaged_models_are_opened_or_refused() {
 
 #[test]
 fn damaged_safetensors_headers_are_read_or_refused() {
-    let header = br#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}}"#;
+    let header = concat!(
+        r#"{"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"#,
+        r#""b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]}}"#
+    )
+    .as_bytes();
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header);
     file.extend([1; 32]);

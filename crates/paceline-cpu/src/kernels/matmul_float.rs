@@ -1,6 +1,7 @@
 //! Float weights times float activations.
 //!
-//! For output `n` of row `m`: `sum = fma(w[n][k], x[m][k], sum)` over `k` in rising order, one chain
+//! For output `n` of row `m`: `sum = fma(w[n][k], x[m][k], sum)` over `k` in rising order, one
+//! chain
 //! per output in a lane of its own. Several panels (few rows) or several rows (many) are in flight
 //! at once to hide the latency of the chain; neither changes it.
 

@@ -6,7 +6,8 @@
 //! sum = fma(dot, scale_w[g] · scale_a[g], sum)
 //! sum = fma(min_w[g], scale_a[g]·Σ act, sum)     types with a minimum
 //! ```
-//! Activations are bytes, or words of two bytes for weights that ask for them (the logits' do): then
+//! Activations are bytes, or words of two bytes for weights that ask for them (the logits' do):
+//! then
 //! `dot = 256·dot_high + dot_low`, still exact.
 //!
 //! One chain per output, in a lane of its own: it does not know how many rows ride along, which
@@ -22,7 +23,8 @@ use crate::packed::{QuantLayout, QuantView};
 /// Rows that share one unpacking of the weights.
 pub(crate) const ROWS: usize = 8;
 
-/// Repeats a body for rows `0..R`, each with its row as a constant: the compiler then keeps the rows'
+/// Repeats a body for rows `0..R`, each with its row as a constant: the compiler then keeps the
+/// rows'
 /// sums in registers, where a loop of this size would keep them on the stack.
 macro_rules! unroll_rows {
     ($n:ident, $r:ident, $body:block) => {

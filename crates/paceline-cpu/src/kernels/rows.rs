@@ -170,7 +170,8 @@ pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, g
     }
 }
 
-/// Rotates the pairs `(x[i], x[i + half])` of one head by the angles whose cosines and sines are given.
+/// Rotates the pairs `(x[i], x[i + half])` of one head by the angles whose cosines and sines are
+/// given.
 ///
 /// # Safety
 /// As [`Lanes`]; `x` holds `2 * half` elements, `cos` and `sin` `half`.

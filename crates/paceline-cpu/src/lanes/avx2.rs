@@ -205,7 +205,8 @@ unsafe impl Lanes for Avx2Lanes {
 }
 
 /// Eight lanes of `dot4`. `maddubs` adds two products in sixteen bits: 2 * 127 * 127 fits, but a
-/// code above 127 would saturate, so wide codes are split into their low seven bits and the top one.
+/// code above 127 would saturate, so wide codes are split into their low seven bits and the top
+/// one.
 ///
 /// # Safety
 /// The machine has AVX2.

@@ -6,7 +6,8 @@
 //! Integer dot products are exact. Reductions over lanes go through [`sum_lanes`], one fixed tree.
 //!
 //! The methods are `#[inline(always)]` and carry no `target_feature`; the entry points in
-//! [`crate::table`] do, and everything is inlined into them. Kernels therefore hold vectors in plain
+//! [`crate::table`] do, and everything is inlined into them. Kernels therefore hold vectors in
+//! plain
 //! loops and never in closures: a closure is a function of its own, compiled without the features.
 
 #[cfg(target_arch = "x86_64")]
@@ -73,7 +74,8 @@ pub(crate) unsafe trait Lanes: Copy {
         codes: Self::Codes,
         acts: *const i8,
     ) -> Self::Int;
-    /// Rounds each lane to the nearest whole number (ties to even, |x| < 2^22) and stores it as a byte.
+    /// Rounds each lane to the nearest whole number (ties to even, |x| < 2^22) and stores it as a
+    /// byte.
     unsafe fn store_rounded_i8(self, to: *mut i8);
 }
 

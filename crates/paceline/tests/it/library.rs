@@ -4,6 +4,8 @@ use paceline::{
     Error, Finish, GenerateParams, Input, Llm, LlmOptions, Piece, Prompt, SamplingParams,
 };
 
+use paceline_model::synth::{SynthSpec, gguf_bytes};
+
 use crate::harness::testdata;
 
 fn llm() -> Llm {
@@ -176,6 +178,19 @@ fn bad_requests_are_told_apart_and_run_nothing() {
     params.stop = vec![String::new()];
     assert!(error(&mut llm, Prompt::from("x").with_params(params)).contains("stop string"));
     assert_eq!(llm.stats().n_requests, 0);
+}
+
+#[test]
+fn weights_that_are_not_numbers_are_refused() {
+    let mut bytes = gguf_bytes(&SynthSpec::tiny("llama")).unwrap();
+    let at = bytes.len() - 4;
+    bytes[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("nan.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    let error = Llm::load(path.to_str().unwrap(), LlmOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::Model(_)));
+    assert!(error.to_string().contains("not a finite number"), "{error}");
 }
 
 #[test]

@@ -5,3 +5,4 @@ mod golden;
 mod harness;
 mod invariance;
 mod library;
+mod tidy;
