@@ -114,9 +114,9 @@ impl<'a> Session<'a> {
 
     /// Advances every running sequence by one step and hands over what came out, in `pieces`.
     /// False when there is nothing left to do.
-    pub fn step(&mut self, pieces: &mut Vec<Piece>) -> Result<bool, Error> {
+    pub fn step(&mut self, pieces: &mut Vec<Piece>) -> bool {
         if !self.llm.engine.has_work() {
-            return Ok(false);
+            return false;
         }
         let start_ns = self.llm.now_ns();
         let outcome = self.llm.engine.step(start_ns, &mut self.events);
@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
         let mut events = std::mem::take(&mut self.events);
         pieces.extend(events.drain(..).filter_map(|event| self.translate(event)));
         self.events = events;
-        Ok(true)
+        true
     }
 
     /// After an idle step in window mode, time alone makes the next one due.
@@ -348,11 +348,10 @@ impl Iterator for Stream<'_> {
             if let Err(error) = self.feed() {
                 return Some(Err(error));
             }
-            match self.session.step(&mut self.scratch) {
-                Ok(true) => self.pieces.extend(self.scratch.drain(..)),
-                Ok(false) => return None,
-                Err(error) => return Some(Err(error)),
+            if !self.session.step(&mut self.scratch) {
+                return None;
             }
+            self.pieces.extend(self.scratch.drain(..));
         }
         let piece = self.pieces.pop_front()?;
         self.record(&piece);

@@ -78,7 +78,7 @@ impl<'a> Runner<'a> {
         let mut pieces = Vec::new();
         while self.has_work() && !interrupt.is_set() {
             self.feed()?;
-            self.session.step(&mut pieces)?;
+            self.session.step(&mut pieces);
             for piece in pieces.drain(..) {
                 self.take(piece)?;
             }

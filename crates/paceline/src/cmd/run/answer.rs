@@ -38,7 +38,7 @@ pub(super) fn answer(
     let mut out = io::stdout().lock();
     let mut pieces = Vec::new();
     let mut failure = None;
-    while !interrupt.is_set() && session.step(&mut pieces)? {
+    while !interrupt.is_set() && session.step(&mut pieces) {
         for piece in pieces.drain(..) {
             answer.text.push_str(&piece.text);
             out.write_all(piece.text.as_bytes())?;
