@@ -6,7 +6,7 @@
 //! nothing of models, files or requests.
 //!
 //! Every kernel computes **the same bits** on every instruction set, for any number of rows and
-//! any number of threads; see [`lanes`] for why.
+//! any number of threads; see `lanes` for why.
 #![allow(unsafe_code, reason = "kernels; every block says why it is sound")]
 
 mod acts;

@@ -105,7 +105,10 @@ fn figures(config: Config) -> Result<Figures, ModelError> {
         activation: activation(&config)?,
         window: config.sliding_window.filter(|&window| window > 0),
         sliding: sliding(&config)?,
-        attn_scale: config.query_pre_attn_scalar.map(|scalar| 1.0 / scalar.sqrt()),
+        attn_scale: config
+            .query_pre_attn_scalar
+            .or(arch.hf_query_scalar)
+            .map(|scalar| 1.0 / scalar.sqrt()),
         attn_softcap: config.attn_logit_softcapping,
         final_softcap: config.final_logit_softcapping,
         name: config.name,

@@ -28,7 +28,7 @@ pub(crate) struct Arch {
     pub(crate) name: &'static str,
     /// Class names in `config.json`; the last is the one to write for a model with windows.
     hf_classes: &'static [&'static str],
-    /// `model_type` in `config.json`, used where no class is named.
+    /// `model_type` in `config.json`, used where no class is named; in the classes' order.
     hf_model_types: &'static [&'static str],
     /// The order GGUF files of this architecture hold Q and K in. Hugging Face is always `Neox`.
     pub(crate) gguf_rope: RopeStyle,
@@ -49,6 +49,8 @@ pub(crate) struct Arch {
     /// The one size of the family, by its layers, whose queries scale by width over heads rather
     /// than by head size. GGUF files do not say so themselves.
     scaled_by_width_at: Option<usize>,
+    /// What Hugging Face takes `query_pre_attn_scalar` for where a configuration leaves it out.
+    pub(crate) hf_query_scalar: Option<f32>,
 }
 
 /// Whether an architecture has a tensor.
@@ -87,6 +89,7 @@ const LLAMA: Arch = Arch {
     default_attn_softcap: None,
     default_final_softcap: None,
     scaled_by_width_at: None,
+    hf_query_scalar: None,
 };
 
 const QWEN2: Arch = Arch {
@@ -122,6 +125,7 @@ const GEMMA2: Arch = Arch {
     default_attn_softcap: Some(50.0),
     default_final_softcap: Some(30.0),
     scaled_by_width_at: Some(46),
+    hf_query_scalar: Some(256.0),
     ..LLAMA
 };
 
@@ -135,6 +139,7 @@ const GEMMA3: Arch = Arch {
     default_attn_softcap: None,
     default_final_softcap: None,
     scaled_by_width_at: Some(62),
+    hf_query_scalar: Some(256.0),
     ..GEMMA2
 };
 
@@ -184,6 +189,11 @@ impl Arch {
     /// The class name a configuration of this architecture carries.
     pub(crate) fn hf_class(&self, has_window: bool) -> &'static str {
         self.hf_classes[if has_window { self.hf_classes.len() - 1 } else { 0 }]
+    }
+
+    /// The `model_type` a configuration of this architecture carries.
+    pub(crate) fn hf_model_type(&self, has_window: bool) -> &'static str {
+        self.hf_model_types[if has_window { self.hf_model_types.len() - 1 } else { 0 }]
     }
 
     /// The activation's name in a configuration of this architecture.

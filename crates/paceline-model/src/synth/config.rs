@@ -13,6 +13,7 @@ const NORM_EPS: f32 = 1e-5;
 pub(super) fn hf_config(synth: &SynthSpec, arch: &Arch) -> Value {
     let mut config = json!({
         "architectures": [arch.hf_class(synth.window.is_some())],
+        "model_type": arch.hf_model_type(synth.window.is_some()),
         "hidden_size": synth.d_model,
         "num_hidden_layers": synth.n_layers,
         "num_attention_heads": synth.n_heads,
@@ -28,6 +29,9 @@ pub(super) fn hf_config(synth: &SynthSpec, arch: &Arch) -> Value {
     });
     if let Some(window) = synth.window {
         config["sliding_window"] = window.into();
+    }
+    if arch.hf_query_scalar.is_some() {
+        config["query_pre_attn_scalar"] = synth.head_dim.into();
     }
     config
 }
