@@ -30,7 +30,7 @@ pub(crate) fn spec_from_config(json: &[u8]) -> Result<HfModel, ModelError> {
     }
     let config: Config = from_value(value)?;
     let tied = config.tie_word_embeddings;
-    let spec = build(arch, figures(config)?)?;
+    let spec = build(arch, figures(arch, config)?)?;
     Ok(HfModel { arch, spec, tied })
 }
 
@@ -89,7 +89,7 @@ enum RopeParameters {
     Same(RopeConfig),
 }
 
-fn figures(config: Config) -> Result<Figures, ModelError> {
+fn figures(arch: &Arch, config: Config) -> Result<Figures, ModelError> {
     let rope = rope(&config)?;
     Ok(Figures {
         n_layers: config.num_hidden_layers,

@@ -79,7 +79,8 @@ fn both_formats_give_the_same_spec() {
         ("gemma3", "Gemma3ForCausalLM"),
     ] {
         let mut from_gguf = gguf(arch, |_| {}).unwrap();
-        let from_hf = hf(&config(class, json!({}))).unwrap();
+        // Hugging Face's Gemma has a default of its own here, and every real configuration says it.
+        let from_hf = hf(&config(class, json!({"query_pre_attn_scalar": 64}))).unwrap();
         let style = if arch == "llama" { RopeStyle::Interleaved } else { RopeStyle::Neox };
         assert_eq!(from_gguf.rope.style, style, "{arch}");
         assert_eq!(from_hf.rope.style, RopeStyle::Neox, "{arch}");
@@ -87,6 +88,13 @@ fn both_formats_give_the_same_spec() {
         assert_eq!(from_gguf, from_hf, "{arch}");
         assert_eq!((from_hf.head_dim, from_hf.rope.dim), (64, 64));
         assert_eq!(from_hf.attn_scale, 0.125);
+    }
+}
+
+#[test]
+fn gemma_without_a_query_scalar_has_the_default() {
+    for (class, scale) in [("Gemma2ForCausalLM", 1.0 / 16.0), ("LlamaForCausalLM", 0.125)] {
+        assert_eq!(hf(&config(class, json!({}))).unwrap().attn_scale, scale);
     }
 }
 

@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_cpu::Isa;
-use paceline_engine::{
-    Backend, Batch, BatchSeq, BlockId, SampleRow, SampleTask, SamplingParams, Token,
-};
+use paceline_cpu::quant::TensorType;
+use paceline_engine::{Batch, BatchSeq, BlockId, SampleRow, SampleTask, SamplingParams, Token};
 use paceline_model::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions};
+use paceline_model::synth::SynthSpec;
 use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
 use paceline_model::weights::Weights;
 use serde_json::Value;
 
-use crate::harness::{Job, Output, Setup, default_model, load, testdata, together, turn};
+use crate::harness::{Job, Output, Setup, default_model, load, testdata, tiny, together, turn};
 
 /// Where the reference's best token leads by less, another is no error.
 const DECISIVE_MARGIN: f64 = 0.3;
@@ -87,6 +87,28 @@ fn check_prompt_logprobs(case: &Value, output: &Output) {
     assert!(mean < 0.2, "{}: prompt logprobs are off by {mean} on average", case["name"]);
 }
 
+/// Tiny models of every architecture against transformers' own float32 logits
+/// (`testdata/make_architecture_golden.py`).
+#[test]
+fn every_architecture() {
+    let _turn = turn();
+    let golden = read("golden/architectures.json");
+    let (tokens, entries) = (ids(&golden["tokens"]), ids(&golden["entries"]));
+    for arch in SynthSpec::architectures() {
+        let expected = golden["architectures"][arch].as_array().unwrap();
+        let rows: Vec<Value> =
+            (0..tokens.len()).map(|row| serde_json::json!({"position": row})).collect();
+        each_logits(&tiny(arch, TensorType::F32), Isa::detect(), &tokens, &rows, |row, logits| {
+            for (entry, expected) in entries.iter().zip(expected[row].as_array().unwrap()) {
+                let (found, expected) =
+                    (f64::from(logits[*entry as usize]), expected.as_f64().unwrap());
+                let difference = (found - expected).abs();
+                assert!(difference < 0.01, "{arch} row {row}: {found} and not {expected}");
+            }
+        });
+    }
+}
+
 #[test]
 fn draft_model() {
     let model = testdata("models/smollm2-draft-16m.Q8_0.gguf");
@@ -111,17 +133,27 @@ fn default_model_distributions() {
 }
 
 fn mean_kl(weights: &Arc<Weights>, isa: Isa, golden: &Value) -> f64 {
-    let tokens = ids(&golden["token_ids"]);
     let rows = golden["rows"].as_array().unwrap();
-    let batch = whole_text(&tokens, rows);
+    let mut total = 0.0;
+    each_logits(weights, isa, &ids(&golden["token_ids"]), rows, |i, logits| {
+        total += divergence(&rows[i]["top"], logits);
+    });
+    total / rows.len() as f64
+}
+
+/// Hands out the logits after each of the positions that `rows` name in a text.
+fn each_logits(
+    weights: &Arc<Weights>,
+    isa: Isa,
+    tokens: &[Token],
+    rows: &[Value],
+    f: impl FnMut(usize, &[f32]),
+) {
     let n = tokens.len() as u32;
     let options =
         CpuOptions { isa, n_threads: 2, n_blocks: n.div_ceil(32), max_rows: n, max_model_len: n };
     let mut backend = CpuBackend::new(Arc::clone(weights), options).unwrap();
-    assert_eq!(backend.limits().max_rows, n);
-    let mut total = 0.0;
-    backend.logits_of(&batch, |i, logits| total += divergence(&rows[i]["top"], logits)).unwrap();
-    total / rows.len() as f64
+    backend.logits_of(&whole_text(tokens, rows), f).unwrap();
 }
 
 fn whole_text(tokens: &[Token], rows: &[Value]) -> Batch {
