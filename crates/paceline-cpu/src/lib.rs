@@ -24,5 +24,4 @@ pub use acts::{ACT_BLOCK, ActForms, Acts};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use kernels::attention::KV_BLOCK;
 pub use ops::Cpu;
-pub use packed::{ActPrecision, PackError, PackedMatrix, QuantLayout, RawMatrix};
-pub use pool::Pool;
+pub use packed::{ActPrecision, PackError, PackedMatrix, RawMatrix};

@@ -18,7 +18,7 @@ use crate::quant::{TensorType, dequantize_row, unpack_row};
 
 /// How a quantised panel's bytes are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuantLayout {
+pub(crate) enum QuantLayout {
     Nibble,
     NibbleMin,
     NibbleMinF32,

@@ -18,7 +18,7 @@ type Job = *const (dyn Fn(usize) + Sync);
 
 /// The threads. Dropping the pool ends them.
 #[derive(Debug)]
-pub struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -49,7 +49,7 @@ unsafe impl Send for Shared {}
 
 impl Pool {
     /// A pool of `n_threads`, the caller's own included.
-    pub fn new(n_threads: usize) -> std::io::Result<Pool> {
+    pub(crate) fn new(n_threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
             epoch: AtomicU64::new(0),
             job: UnsafeCell::new(None),
@@ -70,7 +70,7 @@ impl Pool {
         Ok(pool)
     }
 
-    pub fn n_threads(&self) -> usize {
+    pub(crate) fn n_threads(&self) -> usize {
         self.workers.len() + 1
     }
 
@@ -78,7 +78,7 @@ impl Pool {
     ///
     /// # Panics
     /// If the job panics on any thread. Takes `&mut self`: jobs do not nest.
-    pub fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+    pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return job(0);
         }

@@ -40,20 +40,14 @@ pub(crate) struct LayerWeights {
 }
 
 impl Weights {
-    /// Packs every tensor, layers side by side on `n_threads` threads. `done(n)` hears of each
-    /// finished layer.
-    pub fn load(
-        checkpoint: Arc<Checkpoint>,
-        n_threads: usize,
-        done: &(dyn Fn(usize) + Sync),
-    ) -> Result<Weights, ModelError> {
+    /// Packs every tensor, layers side by side on `n_threads` threads.
+    pub fn load(checkpoint: Arc<Checkpoint>, n_threads: usize) -> Result<Weights, ModelError> {
         let n_layers = checkpoint.spec().n_layers;
         let per_thread = n_layers.div_ceil(n_threads.max(1));
         let loader = Loader { checkpoint: &checkpoint, spec: checkpoint.spec() };
         let load_range = |first: usize| {
             let layers = first..(first + per_thread).min(n_layers);
-            let load = |layer| loader.layer(layer).inspect(|_| done(layer));
-            layers.map(load).collect::<Result<Vec<_>, _>>()
+            layers.map(|layer| loader.layer(layer)).collect::<Result<Vec<_>, _>>()
         };
         let layers = std::thread::scope(|scope| {
             let load_range = &load_range;

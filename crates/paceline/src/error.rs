@@ -1,6 +1,6 @@
 //! What can go wrong, in sentences for the person who asked.
 
-use paceline_engine::{ConfigError, ParamError, SubmitError};
+use paceline_engine::{ConfigError, SubmitError};
 use paceline_model::error::ModelError;
 use paceline_model::pull::PullError;
 use paceline_model::stop::StopError;
@@ -22,8 +22,6 @@ pub enum Error {
     Isa(#[from] paceline_cpu::IsaError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error(transparent)]
-    Params(#[from] ParamError),
     #[error(transparent)]
     Stop(#[from] StopError),
     #[error(transparent)]

@@ -135,7 +135,7 @@ impl Llm {
         let tokenizer = Arc::new(read_tokenizer(&checkpoint)?);
         let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
-        let weights = Arc::new(Weights::load(checkpoint, n_threads, &|_| ())?);
+        let weights = Arc::new(Weights::load(checkpoint, n_threads)?);
         let cpu = cpu_options(&options, weights.spec(), n_threads)?;
         let backend = CpuBackend::new(Arc::clone(&weights), cpu)?;
         let facts = ModelFacts {

@@ -46,7 +46,7 @@ fn engine(arch: &str) -> Engine<CpuBackend> {
     let spec = SynthSpec { ty: TensorType::Q4_1, ..SynthSpec::tiny(arch) };
     let gguf = Gguf::parse(gguf_bytes(&spec).unwrap()).unwrap();
     let checkpoint = Arc::new(Checkpoint::from_gguf(gguf).unwrap());
-    let weights = Arc::new(Weights::load(checkpoint, 1, &|_| ()).unwrap());
+    let weights = Arc::new(Weights::load(checkpoint, 1).unwrap());
     let options = CpuOptions {
         isa: Isa::detect(),
         n_threads: 2,

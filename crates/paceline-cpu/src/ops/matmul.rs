@@ -14,13 +14,9 @@ pub struct MatmulJob<'a> {
     pub add: bool,
 }
 
-/// Products one call may have.
-const MAX_JOBS: usize = 3;
-
 impl Cpu {
     /// Multiplies the first `n_rows` of `acts` with each weight, in one go over the threads.
     pub fn matmul<const N: usize>(&mut self, acts: &Acts, n_rows: usize, jobs: [MatmulJob<'_>; N]) {
-        const { assert!(N <= MAX_JOBS) };
         assert!(n_rows <= acts.max_rows());
         let mut n_panels = 0;
         let jobs: [(MatrixView, usize, Output); N] = jobs.map(|job| {

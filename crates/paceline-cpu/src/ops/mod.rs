@@ -30,8 +30,8 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// `isa` must have been granted by [`Isa::require`] or [`Isa::detect`]; `max_rows` bounds a
-    /// step.
+    /// Starts the threads; an error if the machine lacks `isa` or threads. `max_head_dim` is the
+    /// largest head size that attention will see.
     pub fn new(isa: Isa, n_threads: usize, max_head_dim: usize) -> std::io::Result<Cpu> {
         let isa = isa.require().map_err(std::io::Error::other)?;
         let pool = Pool::new(n_threads)?;

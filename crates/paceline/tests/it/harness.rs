@@ -163,7 +163,7 @@ pub(crate) fn alone(weights: &Arc<Weights>, setup: Setup, jobs: &[Job]) -> Vec<O
 }
 
 pub(crate) fn load(checkpoint: Checkpoint) -> Arc<Weights> {
-    Arc::new(Weights::load(Arc::new(checkpoint), 2, &|_| ()).unwrap())
+    Arc::new(Weights::load(Arc::new(checkpoint), 2).unwrap())
 }
 
 /// A small model of the architecture with random weights.
