@@ -32,6 +32,7 @@ from task import Speed, Task  # noqa: E402
 
 WORKERS = {
     "llama.cpp": "llama_cpp_worker.py",
+    "llama.cpp-fa": "llama_cpp_worker.py",
     "openvino": "openvino_worker.py",
     "openvino-f16": "openvino_worker.py",
     "transformers": "transformers_worker.py",
@@ -80,7 +81,6 @@ def arguments() -> argparse.Namespace:
     add("--model", type=Path, default=default_model(), metavar="PATH", help="a GGUF")
     add("--openvino-model", type=Path, metavar="PATH",
         help="what openvino-f16 runs [an F16 copy of --model, made once]")
-    add("--flash-attention", choices=["on", "off"], default="on", help="of llama.cpp [on]")
     add("--paceline", type=Path, default=ROOT / "target/release/paceline", metavar="PATH",
         help="[target/release/paceline]")
     add("--venv", type=Path, default=ROOT / "target/peers", metavar="PATH",
@@ -119,8 +119,10 @@ def at_least_two(text: str) -> int:
 
 def default_model() -> Path:
     """Where `paceline pull default` keeps it."""
-    cache = os.environ.get("PACELINE_CACHE")
-    return (Path(cache) if cache else Path.home() / ".cache/paceline") / DEFAULT_MODEL
+    if own := os.environ.get("PACELINE_CACHE"):
+        return Path(own) / DEFAULT_MODEL
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "paceline" / DEFAULT_MODEL
 
 
 def run_install(args: argparse.Namespace) -> int:
@@ -176,7 +178,7 @@ def prepare(args: argparse.Namespace) -> tuple[dict[str, Task], dict[str, str]]:
             left_out[engine] = str(error)
             continue
         tasks[engine] = Task(str(model.resolve()), 1, args.prompt_tokens, args.new_tokens,
-                             args.threads, args.flash_attention == "on")
+                             args.threads, engine == "llama.cpp-fa")
     return tasks, left_out
 
 
@@ -275,7 +277,7 @@ def recorded_flags(args: argparse.Namespace) -> str:
                        "--batch", ",".join(map(str, args.batch)),
                        "--prompt-tokens", str(args.prompt_tokens),
                        "--new-tokens", str(args.new_tokens), "--threads", str(args.threads),
-                       "--rounds", str(args.rounds), "--flash-attention", args.flash_attention])
+                       "--rounds", str(args.rounds)])
 
 
 if __name__ == "__main__":

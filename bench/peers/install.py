@@ -23,7 +23,7 @@ def install(venv: Path, engines: list[str]) -> None:
     """Installs what `engines` need; raises CalledProcessError when a step fails."""
     if not python_of(venv).exists():
         run([sys.executable, "-m", "venv", str(venv)])
-    if "llama.cpp" in engines:
+    if {"llama.cpp", "llama.cpp-fa"} & set(engines):
         install_llama_cpp(venv)
     if "openvino" in engines:
         pip(venv, OPENVINO)

@@ -20,7 +20,7 @@ class Task:
     prompt_tokens: int
     new_tokens: int
     threads: int
-    flash_attention: bool = True
+    flash_attention: bool = False
 
 
 @dataclass(frozen=True)
