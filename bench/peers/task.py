@@ -35,9 +35,8 @@ class Speed:
 def prompts(task: Task, n_vocab: int) -> list[list[int]]:
     """Unlike prompts, the same in every run. Ids start past the control tokens of most models."""
     source = random.Random(1)
-    first = min(1000, n_vocab // 2)
-    draw = lambda: source.randrange(first, n_vocab)
-    return [[draw() for _ in range(task.prompt_tokens)] for _ in range(task.batch)]
+    ids = range(min(1000, n_vocab // 2), n_vocab)
+    return [source.choices(ids, k=task.prompt_tokens) for _ in range(task.batch)]
 
 
 def speed(task: Task, prefill_s: float, decode_s: float, version: str) -> Speed:

@@ -1,4 +1,4 @@
-"""transformers in bfloat16: one padded-free batch of equal prompts, its cache, greedy."""
+"""transformers in bfloat16: one batch of equal prompts, which needs no padding; greedy."""
 
 from pathlib import Path
 
