@@ -2,9 +2,9 @@
 
 All prompts go in first; then each call adds one token to every sequence. The tokens are fixed:
 sampling is left out of its time, which favours it a little. Settings are the fastest that were
-found: a cache for each sequence, and prompts in calls of one micro-batch (with longer calls it cuts
-every prompt into short pieces). Flash attention helps its prefill and hurts its decode, so both
-ways are offered.
+found at batch 16: a cache for each sequence, and prompts in calls of one micro-batch (with longer
+calls it cuts every prompt into short pieces). There flash attention helped its prefill and hurt its
+decode, so both ways are offered.
 """
 
 import ctypes
