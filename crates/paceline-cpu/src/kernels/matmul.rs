@@ -117,7 +117,7 @@ unsafe fn tile<V: Lanes, F: Format, const R: usize>(
         let xs = acts.floats.add(row * stride);
         let mut sums = [V::splat(0.0); R];
         for block in 0..w.panel.n_blocks {
-            prefetch::<V, F>(parts.codes.add(block * F::CODE_BYTES));
+            prefetch::<V, F>(parts, block);
             let xs = xs.add(block * ACT_BLOCK);
             add_block::<V, F, R>(parts, block, xs, stride, &mut sums);
         }
@@ -128,16 +128,18 @@ unsafe fn tile<V: Lanes, F: Format, const R: usize>(
     }
 }
 
-/// Asks for the codes that are read some blocks from here. The hardware looks ahead too, but not
-/// far enough to keep the memory busy while we compute.
+/// Asks for what is read some blocks from here: a block's share of the panels that follow, scales
+/// and all. The hardware looks ahead too, but not far enough to keep the memory busy while we
+/// compute.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn prefetch<V: Lanes, F: Format>(codes: *const u8) {
-    for line in (0..F::CODE_BYTES).step_by(LINE) {
+pub(crate) unsafe fn prefetch<V: Lanes, F: Format>(parts: Panel, block: usize) {
+    let share = F::CODE_BYTES + F::GROUPS * F::SCALE_BYTES * (1 + F::MIN as usize);
+    for line in 0..share.div_ceil(LINE) {
         // SAFETY: a prefetch of any address does no harm.
-        unsafe { V::prefetch(codes.wrapping_add(AHEAD + line)) };
+        unsafe { V::prefetch(parts.scales.wrapping_add(AHEAD + block * share + line * LINE)) };
     }
 }
 
