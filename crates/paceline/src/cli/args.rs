@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 
-use super::{EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, Verbosity};
+use super::{BenchArgs, EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, Verbosity};
 
 const EXAMPLES: &str = r#"Examples:
   paceline run "What is gravity?"                 answer one question
   paceline run                                    chat
   paceline batch -i prompts.txt -o out.jsonl      many prompts from a file
   paceline inspect hf:ORG/REPO                    what a model is, and what fits
+  paceline bench throughput --batch 1,8,64        tokens per second by batch size
 
 A model is `default`, a path (.gguf, .safetensors or a directory), or hf:ORG/REPO[:FILE].
 Exit codes: 0 all went well, 1 something failed, 2 wrong usage, 130 stopped with Ctrl-C."#;
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     /// Answer many prompts from a file
     #[command(after_help = BATCH_EXAMPLES)]
     Batch(BatchArgs),
+    /// Measure speed: this machine's ceilings, batch sizes, ways of batching
+    Bench(BenchArgs),
     /// Fetch a model
     #[command(after_help = PULL_EXAMPLES)]
     Pull(PullArgs),

@@ -86,6 +86,14 @@ impl Console {
         self.show(bar.with_message("starting"), template)
     }
 
+    /// A bar for measurements. It moves only when told to, so that it takes no time of its own
+    /// while something is measured.
+    pub(crate) fn measurements(&self, total: u64) -> ProgressBar {
+        let bar = self.show(ProgressBar::new(total), "{bar:30} {pos}/{len} {msg}, {elapsed}");
+        bar.disable_steady_tick();
+        bar
+    }
+
     /// Whether bars are drawn at all.
     pub(crate) fn has_bars(&self) -> bool {
         self.verbosity > Verbosity::Quiet && !self.bars.is_hidden()

@@ -1,6 +1,7 @@
 //! What the commands have in common: flags, the terminal, how errors and signals end a run.
 
 mod args;
+mod bench_args;
 mod console;
 mod engine_args;
 mod interrupt;
@@ -8,6 +9,8 @@ mod outcome;
 mod sampling_args;
 
 pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
+pub(crate) use bench_args::{BenchArgs, BenchCommand, BenchModelArgs};
+pub(crate) use bench_args::{ShapeArgs, ThroughputArgs};
 pub(crate) use console::{Console, Verbosity};
 pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};
 pub(crate) use interrupt::Interrupt;

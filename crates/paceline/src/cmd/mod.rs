@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 mod batch;
+mod bench;
 mod inspect;
 mod pull;
 mod run;
@@ -13,6 +14,7 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
     match &cli.command {
         Command::Run(args) => run::run(args, console),
         Command::Batch(args) => batch::run(args, console),
+        Command::Bench(args) => bench::run(args, console),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
     }
