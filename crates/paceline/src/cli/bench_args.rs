@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, value_parser};
+use clap::{Args, Subcommand, ValueEnum, value_parser};
 use paceline::{Isa, Llm, LlmOptions};
 use paceline_model::pull::Source;
 
-use super::{Console, SourceArgs};
+use super::{ByteSize, Console, SourceArgs, Span};
 
 const BENCH_EXAMPLES: &str = r#"Examples:
+  paceline bench ceilings                         what this machine can do
   paceline bench throughput --batch 1,8,64        prefill and decode tokens per second
+  paceline bench scaling --plot scaling.svg       what a larger batch gives
+  paceline bench strategies                       ways of batching on the same arrivals
 
 Every measurement takes turns with the others, round by round, because machines drift; medians are
 shown. Answers are compared as well: a batch that changed one would end the run with an error."#;
@@ -26,6 +29,38 @@ sequences in every step. The ceiling of a step is what its bytes (weights, keys 
 this machine's read bandwidth, or its products and sums at the peak of its instruction set,
 whichever is more; both are measured beside the rounds."#;
 
+const CEILINGS_EXAMPLES: &str = r#"Examples:
+  paceline bench ceilings
+  paceline bench ceilings --sizes 2MiB,512MiB --threads 4 --json
+  paceline bench ceilings --plot ceilings.svg
+
+Bandwidth is that of reading a buffer of the given size over and over, each thread its own part.
+Peaks are products and sums from registers; a multiply-add counts as two operations."#;
+
+const SCALING_EXAMPLES: &str = r#"Examples:
+  paceline bench scaling
+  paceline bench scaling -m model.gguf --batch 1,2,4,8 --plot scaling.svg
+  paceline bench scaling --json
+
+Time, tokens and tok/s are those of decoding. The speedup is against the first batch size; the
+efficiency is the speedup over how many times more sequences there are."#;
+
+const STRATEGIES_EXAMPLES: &str = r#"Examples:
+  paceline bench strategies
+  paceline bench strategies --requests 200 --rate 100 --max-batch 64 --plot strategies.svg
+  paceline bench strategies --strategies static,continuous --rounds 3 --json
+  paceline bench strategies --prompt-tokens 32 --new-tokens 8..512
+
+  sequential    one request at a time
+  interleaved   up to --max-batch requests under way, each step computes one of them, in turn
+  static        groups of up to --max-batch that run to their end
+  window        the same, but a group waits to fill, up to --window-ms
+  continuous    up to --max-batch, each joins and leaves as it comes and ends
+
+Requests arrive at random (Poisson) at --rate, whether or not the engine keeps up; latencies count
+from the arrival. Lengths are drawn evenly on a logarithmic scale, so most are short and some are
+long. All strategies get the same requests, and must give the same tokens."#;
+
 #[derive(Args, Debug)]
 #[command(after_help = BENCH_EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -35,9 +70,18 @@ pub(crate) struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum BenchCommand {
+    /// What this machine can do: read bandwidth by working set, peaks by instruction set
+    #[command(after_help = CEILINGS_EXAMPLES)]
+    Ceilings(CeilingsArgs),
     /// Prefill and decode tokens per second by batch size, beside the machine's ceilings
     #[command(after_help = THROUGHPUT_EXAMPLES)]
     Throughput(ThroughputArgs),
+    /// What a larger batch gives: speedup, efficiency and memory, from 1 to 128 sequences
+    #[command(after_help = SCALING_EXAMPLES)]
+    Scaling(ScalingArgs),
+    /// Ways of batching on the same arrivals: sequential, interleaved, static, window, continuous
+    #[command(after_help = STRATEGIES_EXAMPLES)]
+    Strategies(StrategiesArgs),
 }
 
 /// How results are shown.
@@ -129,4 +173,132 @@ pub(crate) struct ThroughputArgs {
 
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ScalingArgs {
+    /// Batch sizes; the first is what the others are compared with
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = "Work",
+          default_values_t = [1, 2, 4, 8, 16, 32, 64, 128],
+          value_parser = value_parser!(u32).range(1..=4096))]
+    pub(crate) batch: Vec<u32>,
+
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
+
+    #[command(flatten)]
+    pub(crate) model: BenchModelArgs,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CeilingsArgs {
+    /// Sizes to read [default: 1 MiB, 64 MiB, 96 MiB and 1 GiB, as far as there is memory]
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',')]
+    pub(crate) sizes: Vec<ByteSize>,
+
+    /// Threads to measure beside one [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Time for each measurement
+    #[arg(long, value_name = "MS", default_value_t = 50,
+          value_parser = value_parser!(u64).range(1..=60_000))]
+    pub(crate) budget_ms: u64,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StrategiesArgs {
+    /// Which to compare
+    #[arg(long, value_enum, value_delimiter = ',', help_heading = "Work",
+          default_values_t = Strategy::ALL)]
+    pub(crate) strategies: Vec<Strategy>,
+
+    /// How many requests
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Work",
+          value_parser = value_parser!(u32).range(1..=4096))]
+    pub(crate) requests: u32,
+
+    /// Requests that arrive in a second, on the average
+    #[arg(long, value_name = "N", default_value_t = 50.0, help_heading = "Work")]
+    pub(crate) rate: f64,
+
+    /// Tokens of the prompts
+    #[arg(long, value_name = "MIN..MAX", default_value = "16..128", help_heading = "Work")]
+    pub(crate) prompt_tokens: Span,
+
+    /// Tokens of the answers
+    #[arg(long, value_name = "MIN..MAX", default_value = "4..384", help_heading = "Work")]
+    pub(crate) new_tokens: Span,
+
+    /// Requests that run at once, or are in a group
+    #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Work",
+          value_parser = value_parser!(u32).range(1..=4096))]
+    pub(crate) max_batch: u32,
+
+    /// How long a group waits to fill
+    #[arg(long, value_name = "MS", default_value_t = 50, help_heading = "Work",
+          value_parser = value_parser!(u64).range(0..=60_000))]
+    pub(crate) window_ms: u64,
+
+    /// Of arrivals, lengths and prompts
+    #[arg(long, default_value_t = 1, help_heading = "Work")]
+    pub(crate) seed: u64,
+
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Work",
+          value_parser = value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    #[command(flatten)]
+    pub(crate) model: BenchModelArgs,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+}
+
+/// When waiting requests start.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    Sequential,
+    Interleaved,
+    Static,
+    Window,
+    Continuous,
+}
+
+impl Strategy {
+    pub(crate) const ALL: [Strategy; 5] = [
+        Strategy::Sequential,
+        Strategy::Interleaved,
+        Strategy::Static,
+        Strategy::Window,
+        Strategy::Continuous,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Strategy::Sequential => "sequential",
+            Strategy::Interleaved => "interleaved",
+            Strategy::Static => "static",
+            Strategy::Window => "window",
+            Strategy::Continuous => "continuous",
+        }
+    }
+}
+
+impl std::fmt::Display for Strategy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }

@@ -5,6 +5,7 @@ mod bench;
 mod inspect;
 mod pull;
 mod run;
+mod synth;
 
 use anyhow::Result;
 
@@ -17,5 +18,6 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
         Command::Bench(args) => bench::run(args, console),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
+        Command::Synth(args) => synth::run(args, console),
     }
 }

@@ -1,5 +1,7 @@
 //! Batch sizes measured side by side: what `throughput` and `scaling` both show.
 
+use std::path::Path;
+
 use anyhow::{Result, ensure};
 use paceline::Llm;
 use serde::Serialize;
@@ -7,6 +9,7 @@ use serde::Serialize;
 use super::ceiling::{Ceilings, Costs, resident_bytes};
 use super::figures::{median, percentile};
 use super::group::{self, GroupTiming, Shape};
+use super::plot::{self, Curves, Series};
 use crate::cli::{BenchModelArgs, Console, ShapeArgs};
 
 /// One batch size.
@@ -50,6 +53,36 @@ pub(super) struct Curve {
     pub(super) n_threads: usize,
     pub(super) peak: String,
     pub(super) peak_ops_per_s: f64,
+}
+
+impl Curve {
+    /// What was measured, in two lines.
+    pub(super) fn head(&self) -> String {
+        let work = self.points.first().map_or(String::new(), |p| {
+            let (prompt, new) = (p.prompt_tokens, p.new_tokens);
+            format!("{prompt} prompt and {new} new tokens for each sequence, greedy\n")
+        });
+        format!("{}\n{work}", self.setting)
+    }
+
+    pub(super) fn save_plot(&self, path: &Path, title: &str) -> Result<()> {
+        let series = |name: &str, is_limit, value: fn(&Point) -> f64| Series {
+            name: name.to_owned(),
+            points: self.points.iter().map(|p| (f64::from(p.batch), value(p))).collect(),
+            is_limit,
+        };
+        let curves = Curves {
+            title: title.to_owned(),
+            subtitle: format!("{}, {}, {} threads", self.model, self.isa, self.n_threads),
+            x_label: "sequences in the batch".to_owned(),
+            y_label: "tokens per second".to_owned(),
+            series: vec![
+                series("decode", false, |p| p.decode_tokens_per_s),
+                series("the machine's ceiling", true, |p| p.decode_bound_tokens_per_s),
+            ],
+        };
+        plot::save(path, &curves.svg())
+    }
 }
 
 /// The rounds of one batch size.

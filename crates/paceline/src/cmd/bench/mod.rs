@@ -4,11 +4,16 @@
 //! through the library's own doors.
 
 mod ceiling;
+mod ceilings;
 mod curve;
 mod figures;
 mod group;
+mod plot;
+mod scaling;
+mod strategies;
 mod table;
 mod throughput;
+mod workload;
 
 use anyhow::Result;
 use std::io::{self, Write};
@@ -19,7 +24,10 @@ use crate::cli::{BenchArgs, BenchCommand, Console, Outcome};
 
 pub(crate) fn run(args: &BenchArgs, console: &Console) -> Result<Outcome> {
     match &args.command {
+        BenchCommand::Ceilings(args) => ceilings::run(args, console),
         BenchCommand::Throughput(args) => throughput::run(args, console),
+        BenchCommand::Scaling(args) => scaling::run(args, console),
+        BenchCommand::Strategies(args) => strategies::run(args, console),
     }
 }
 

@@ -38,6 +38,9 @@ pub(crate) fn run(args: &ThroughputArgs, console: &Console) -> Result<Outcome> {
     } else {
         print(&text(&curve))?;
     }
+    if let Some(path) = &args.report.plot {
+        curve.save_plot(path, "Decoding by batch size")?;
+    }
     Ok(Outcome::Done)
 }
 
@@ -68,9 +71,5 @@ fn text(curve: &Curve) -> String {
             mebibytes(p.rss_change_bytes),
         ]);
     }
-    let shape = curve.points.first().map_or(String::new(), |p| {
-        let (prompt, new) = (p.prompt_tokens, p.new_tokens);
-        format!("{prompt} prompt and {new} new tokens for each sequence, greedy\n\n")
-    });
-    format!("{}\n{shape}{}", curve.setting, table.text())
+    format!("{}\n{}", curve.head(), table.text())
 }
