@@ -14,6 +14,7 @@ const BENCH_EXAMPLES: &str = r#"Examples:
   paceline bench throughput --batch 1,8,64        prefill and decode tokens per second
   paceline bench scaling --plot scaling.svg       what a larger batch gives
   paceline bench strategies                       ways of batching on the same arrivals
+  paceline bench kernels --types q4_0             each op against its ceiling
 
 Every measurement takes turns with the others, round by round, because machines drift; medians are
 shown. Answers are compared as well: a batch that changed one would end the run with an error."#;
@@ -61,6 +62,16 @@ Requests arrive at random (Poisson) at --rate, whether or not the engine keeps u
 from the arrival. Lengths are drawn evenly on a logarithmic scale, so most are short and some are
 long. All strategies get the same requests, and must give the same tokens."#;
 
+const KERNELS_EXAMPLES: &str = r#"Examples:
+  paceline bench kernels
+  paceline bench kernels --types q4_1,q8_0,f16 --rows 1,2,4,16,64 --isa avx512
+  paceline bench kernels --outputs 1536 --inputs 576 --json
+
+Products of a number of rows with weights of each type, attention of as many sequences over 256
+tokens and of one prompt of 256, the norm and the gate before a product, and the greedy choice of
+a token. The ceiling is the bytes an op must read at the read bandwidth of its working set, or its
+products and sums at the peak of the instruction set, whichever takes longer."#;
+
 #[derive(Args, Debug)]
 #[command(after_help = BENCH_EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -82,6 +93,9 @@ pub(crate) enum BenchCommand {
     /// Ways of batching on the same arrivals: sequential, interleaved, static, window, continuous
     #[command(after_help = STRATEGIES_EXAMPLES)]
     Strategies(StrategiesArgs),
+    /// Each op of the forward pass against its ceiling
+    #[command(after_help = KERNELS_EXAMPLES)]
+    Kernels(KernelsArgs),
 }
 
 /// How results are shown.
@@ -301,4 +315,51 @@ impl std::fmt::Display for Strategy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct KernelsArgs {
+    /// Types of weights, as in q4_0,q6_k,bf16 [default: all]
+    #[arg(long, value_name = "TYPE,…", value_delimiter = ',')]
+    pub(crate) types: Vec<String>,
+
+    /// Numbers of rows
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = [1, 8, 64, 512],
+          value_parser = value_parser!(u32).range(1..=4096))]
+    pub(crate) rows: Vec<u32>,
+
+    /// Outputs of the weights
+    #[arg(long, value_name = "N", default_value_t = 2048,
+          value_parser = value_parser!(u32).range(16..=1 << 17))]
+    pub(crate) outputs: u32,
+
+    /// Inputs of the weights, and the width of rows
+    #[arg(long, value_name = "N", default_value_t = 2048,
+          value_parser = value_parser!(u32).range(16..=1 << 17))]
+    pub(crate) inputs: u32,
+
+    /// Weights that take turns, so that they do not stay in the nearest cache
+    #[arg(long, value_name = "SIZE", default_value = "32MiB")]
+    pub(crate) working_set: ByteSize,
+
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: Option<u16>,
+
+    /// Instruction set: scalar, avx2 or avx512 [default: the best there is]
+    #[arg(long)]
+    pub(crate) isa: Option<Isa>,
+
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Time for each measurement
+    #[arg(long, value_name = "MS", default_value_t = 20,
+          value_parser = value_parser!(u64).range(1..=60_000))]
+    pub(crate) budget_ms: u64,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }

@@ -12,8 +12,8 @@ mod values;
 
 pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
 pub(crate) use bench_args::{
-    BenchArgs, BenchCommand, BenchModelArgs, CeilingsArgs, ScalingArgs, ShapeArgs, StrategiesArgs,
-    Strategy, ThroughputArgs,
+    BenchArgs, BenchCommand, BenchModelArgs, CeilingsArgs, KernelsArgs, ScalingArgs, ShapeArgs,
+    StrategiesArgs, Strategy, ThroughputArgs,
 };
 pub(crate) use console::{Console, Verbosity};
 pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};

@@ -110,9 +110,26 @@ fn ceilings_tell_bandwidth_and_peaks() {
 }
 
 #[test]
+fn kernels_are_measured_for_each_type_and_number_of_rows() {
+    let bench = Bench::new();
+    let sizes = ["--outputs", "48", "--inputs", "256", "--working-set", "64K", "--rows", "1,5"];
+    let quick = ["--rounds", "1", "--budget-ms", "1", "--threads", "2", "--plot", "k.svg"];
+    let rows = rows(&bench, &[&["kernels"], &sizes[..], &quick].concat());
+    let products = rows.iter().filter(|row| row["op"].as_str().unwrap().starts_with("product"));
+    assert_eq!(products.count(), 13 * 2);
+    for op in ["attention, decode", "attention, prompt", "norm", "gate", "argmax"] {
+        assert!(rows.iter().any(|row| row["op"] == op), "{op}");
+    }
+    for row in &rows {
+        assert!(is_rate(&row["us"]) && is_rate(&row["share_of_bound"]), "{row}");
+    }
+    assert!(bench.read("k.svg").contains("product Q4_K"));
+}
+
+#[test]
 fn measurements_that_make_no_sense_are_refused() {
     let bench = Bench::new();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["throughput", "--batch", "0"], "0 is not in 1..=4096"),
         (&["throughput", "--batch", "a"], "invalid value 'a'"),
         (&["throughput", "--new-tokens", "1"], "1 is not in 2..="),
@@ -120,6 +137,8 @@ fn measurements_that_make_no_sense_are_refused() {
         (&["throughput", "-m", "tiny.gguf", "--new-tokens", "300"], "need a context of"),
         (&["strategies", "--new-tokens", "9..8"], "write two counts"),
         (&["strategies", "-m", "tiny.gguf", "--rate", "0"], "--rate is 0"),
+        (&["kernels", "--types", "q9"], "no type of weights named"),
+        (&["kernels", "--types", "q4_k", "--inputs", "96"], "not whole blocks of 256"),
         (&["ceilings", "--sizes", "1TB"], "write a size as in 64MiB"),
         (&[], ""),
     ];

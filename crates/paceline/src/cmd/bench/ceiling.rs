@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use paceline::Llm;
+use paceline::{Isa, Llm};
 use paceline_cpu::peak::{Meter, Unit};
 use paceline_model::sizing;
 use paceline_model::spec::ModelSpec;
@@ -98,13 +98,17 @@ pub(super) struct Ceilings {
 
 impl Ceilings {
     /// For steps that read so many bytes.
-    pub(super) fn new(llm: &Llm, working_sets: impl IntoIterator<Item = f64>) -> Result<Ceilings> {
+    pub(super) fn new(
+        isa: Isa,
+        n_threads: usize,
+        working_sets: impl IntoIterator<Item = f64>,
+    ) -> Result<Ceilings> {
         let reads: Vec<_> = working_sets.into_iter().map(|bytes| (bytes, Vec::new())).collect();
         let largest = reads.iter().map(|&(bytes, _)| bytes as u64).max().unwrap_or(0);
         let n_bytes = largest.min(MAX_READ_BYTES).min(sizing::free_bytes() / READ_SHARE);
         Ok(Ceilings {
-            meter: Meter::new(llm.facts().n_threads)?,
-            unit: Unit::of_isa(llm.facts().isa),
+            meter: Meter::new(n_threads)?,
+            unit: Unit::of_isa(isa),
             // Not zero, so that every page is memory of its own.
             data: vec![1; n_bytes as usize / size_of::<u64>()],
             reads,

@@ -105,7 +105,8 @@ pub(super) fn measure(
     shape.check(&llm, max_batch)?;
     let costs = Costs::of(&llm);
     let step_work = |batch: u32| costs.decode(f64::from(batch), shape.mean_len());
-    let mut ceilings = Ceilings::new(&llm, batches.iter().map(|&b| step_work(b).n_bytes))?;
+    let sets = batches.iter().map(|&batch| step_work(batch).n_bytes);
+    let mut ceilings = Ceilings::new(llm.facts().isa, llm.facts().n_threads, sets)?;
     let rounds = run_rounds(&mut llm, batches, shape, shape_args.rounds, &mut ceilings, console)?;
     let points = batches.iter().zip(&rounds).enumerate();
     let points = points.map(|(set, (&batch, rounds))| {

@@ -8,6 +8,8 @@ mod ceilings;
 mod curve;
 mod figures;
 mod group;
+mod kernels;
+mod ops;
 mod plot;
 mod scaling;
 mod strategies;
@@ -25,6 +27,7 @@ use crate::cli::{BenchArgs, BenchCommand, Console, Outcome};
 pub(crate) fn run(args: &BenchArgs, console: &Console) -> Result<Outcome> {
     match &args.command {
         BenchCommand::Ceilings(args) => ceilings::run(args, console),
+        BenchCommand::Kernels(args) => kernels::run(args, console),
         BenchCommand::Throughput(args) => throughput::run(args, console),
         BenchCommand::Scaling(args) => scaling::run(args, console),
         BenchCommand::Strategies(args) => strategies::run(args, console),
