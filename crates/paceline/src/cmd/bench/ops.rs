@@ -4,7 +4,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use anyhow::{Result, ensure};
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, MatmulJob};
+use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, random_row};
 use paceline_cpu::{ActForms, ActPrecision, Acts, Cpu, KV_BLOCK, PackedMatrix, RawMatrix};
 
@@ -108,8 +108,8 @@ pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
     let width = args.inputs as usize;
     // What quantised weights read, as most models have them.
     let forms = forms(width);
-    let mut cases: Vec<Case> = rows.clone().map(decode_attention).collect();
-    cases.push(prompt_attention());
+    let mut cases: Vec<Case> = rows.clone().map(|n| decode_attention(cpu, n)).collect();
+    cases.push(prompt_attention(cpu));
     cases.extend(rows.clone().map(|n| norm(n, width, forms)));
     cases.extend(rows.clone().map(|n| gate(n, width, forms)));
     cases.extend(rows.filter(|&n| n <= LOGIT_ROWS).chain([LOGIT_ROWS]).map(|n| argmax(cpu, n)));
@@ -123,7 +123,7 @@ fn forms(width: usize) -> ActForms {
 }
 
 /// `n_rows` sequences, one row each, that look back at as many tokens.
-fn decode_attention(n_rows: usize) -> Case {
+fn decode_attention(cpu: &mut Cpu, n_rows: usize) -> Case {
     let n_blocks = LOOK_BACK / KV_BLOCK;
     let seqs = (0..n_rows).map(|row| AttentionSeq {
         first_row: row,
@@ -132,22 +132,28 @@ fn decode_attention(n_rows: usize) -> Case {
         n_blocks,
     });
     let positions = vec![LOOK_BACK as u32 - 1; n_rows];
-    attention("attention, decode", seqs.collect(), positions, (n_rows * LOOK_BACK) as f64)
+    attention(cpu, "attention, decode", seqs.collect(), positions, (n_rows * LOOK_BACK) as f64)
 }
 
 /// One prompt, every row of which looks back at those before it.
-fn prompt_attention() -> Case {
+fn prompt_attention(cpu: &mut Cpu) -> Case {
     let n_blocks = LOOK_BACK / KV_BLOCK;
     let seq = AttentionSeq { first_row: 0, n_rows: LOOK_BACK, first_block: 0, n_blocks };
     let n_pairs = (LOOK_BACK * (LOOK_BACK + 1) / 2) as f64;
-    attention("attention, prompt", vec![seq], (0..LOOK_BACK as u32).collect(), n_pairs)
+    attention(cpu, "attention, prompt", vec![seq], (0..LOOK_BACK as u32).collect(), n_pairs)
 }
 
 /// `n_pairs` counts rows times the tokens each looks at.
-fn attention(op: &str, seqs: Vec<AttentionSeq>, positions: Vec<u32>, n_pairs: f64) -> Case {
+fn attention(
+    cpu: &mut Cpu,
+    op: &str,
+    seqs: Vec<AttentionSeq>,
+    positions: Vec<u32>,
+    n_pairs: f64,
+) -> Case {
     let n_rows = positions.len();
     let n_blocks: usize = seqs.iter().map(|seq| seq.n_blocks).sum();
-    let kv = KvLayer::new(n_blocks, N_KV_HEADS, HEAD_DIM);
+    let kv = filled_kv(cpu, n_blocks);
     let tables: Vec<u32> = (0..n_blocks as u32).collect();
     let width = N_HEADS * HEAD_DIM;
     let queries = random(n_rows * width);
@@ -171,6 +177,32 @@ fn attention(op: &str, seqs: Vec<AttentionSeq>, positions: Vec<u32>, n_pairs: f6
     });
     let work = Work { n_bytes: kv_bytes, n_ops };
     Case { op: op.to_owned(), n_rows, work, set_bytes: kv_bytes, run }
+}
+
+/// Pages with numbers in all slots: pages never written would all be one page of zeros.
+fn filled_kv(cpu: &mut Cpu, n_blocks: usize) -> KvLayer {
+    let mut kv = KvLayer::new(n_blocks, N_KV_HEADS, HEAD_DIM);
+    let width = N_KV_HEADS * HEAD_DIM;
+    let numbers = random(KV_BLOCK * width);
+    let (mut queries, mut keys, mut values) = (numbers.clone(), numbers.clone(), numbers);
+    for block in 0..n_blocks {
+        let first = (block * KV_BLOCK) as u32;
+        let slots: Vec<u32> = (first..first + KV_BLOCK as u32).collect();
+        let store = RopeStore {
+            queries: &mut queries,
+            keys: &mut keys,
+            values: &mut values,
+            cos: &[],
+            sin: &[],
+            rope_dim: 0,
+            biases: [&[]; 3],
+            head_norms: [&[]; 2],
+            norm_eps: EPS,
+            slots: &slots,
+        };
+        cpu.rope_store(store, &mut kv);
+    }
+    kv
 }
 
 /// The norm before a product, with its result made ready for it.

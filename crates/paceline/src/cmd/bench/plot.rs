@@ -12,15 +12,18 @@ use super::figures::number;
 const WIDTH: f64 = 720.0;
 const MARGIN: f64 = 24.0;
 const LINE: f64 = 24.0;
+/// Plain classes rather than variables: not every viewer knows those.
 const STYLE: &str = "\
-svg{--bg:#ffffff;--fg:#1f2328;--dim:#656d76;--grid:#d8dee4;\
---c0:#0969da;--c1:#bc4c00;--c2:#1a7f37;--c3:#8250df;--c4:#bf3989}\
-@media(prefers-color-scheme:dark){svg{--bg:#0d1117;--fg:#e6edf3;--dim:#9198a1;--grid:#30363d;\
---c0:#4493f8;--c1:#f0883e;--c2:#3fb950;--c3:#ab7df8;--c4:#db61a2}}\
-text{font:13px system-ui,sans-serif;fill:var(--fg)}.t{font-size:16px;font-weight:600}\
-.d{fill:var(--dim)}.e{text-anchor:end}.m{text-anchor:middle}\
-.g{stroke:var(--grid);stroke-width:1;fill:none}.l{stroke-width:2.5;fill:none}\
-.i{stroke-dasharray:6 5;stroke-width:1.5}";
+.b{fill:#ffffff}text{font:13px system-ui,sans-serif;fill:#1f2328}\
+.t{font-size:16px;font-weight:600}.d{fill:#656d76}.e{text-anchor:end}.m{text-anchor:middle}\
+.g{stroke:#d8dee4;stroke-width:1;fill:none}\
+.l{stroke-width:2.5;fill:none}.i{stroke-dasharray:6 5;stroke-width:1.5}\
+.f0{fill:#0969da}.f1{fill:#bc4c00}.f2{fill:#1a7f37}.f3{fill:#8250df}.f4{fill:#bf3989}\
+.s0{stroke:#0969da}.s1{stroke:#bc4c00}.s2{stroke:#1a7f37}.s3{stroke:#8250df}.s4{stroke:#bf3989}\
+@media(prefers-color-scheme:dark){.b{fill:#0d1117}text{fill:#e6edf3}.d{fill:#9198a1}\
+.g{stroke:#30363d}\
+.f0{fill:#4493f8}.f1{fill:#f0883e}.f2{fill:#3fb950}.f3{fill:#ab7df8}.f4{fill:#db61a2}\
+.s0{stroke:#4493f8}.s1{stroke:#f0883e}.s2{stroke:#3fb950}.s3{stroke:#ab7df8}.s4{stroke:#db61a2}}";
 const N_COLOURS: usize = 5;
 
 /// One curve. All values must be positive: both axes are logarithmic.
@@ -156,7 +159,7 @@ impl Svg {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
              width=\"{WIDTH}\" height=\"{height}\" role=\"img\">\n<title>{}</title>\n\
              <style>{STYLE}</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{height}\" rx=\"8\" fill=\"var(--bg)\"/>\n",
+             <rect width=\"{WIDTH}\" height=\"{height}\" rx=\"8\" class=\"b\"/>\n",
             escape(title),
         ));
         svg.text(MARGIN, 30.0, "t", title);
@@ -193,15 +196,13 @@ impl Svg {
         let path: Vec<String> = places.iter().map(|(px, py)| format!("{px:.1} {py:.1}")).collect();
         let (path, colour) = (path.join("L"), i % N_COLOURS);
         let class = if series.is_limit { "l i" } else { "l" };
-        self.put(format_args!(
-            "<path class=\"{class}\" stroke=\"var(--c{colour})\" d=\"M{path}\"/>\n"
-        ));
+        self.put(format_args!("<path class=\"{class} s{colour}\" d=\"M{path}\"/>\n"));
         if series.is_limit {
             return;
         }
         for ((px, py), (_, value)) in places.iter().zip(&series.points) {
             self.put(format_args!(
-                "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.5\" fill=\"var(--c{colour})\"/>\n"
+                "<circle cx=\"{px:.1}\" cy=\"{py:.1}\" r=\"3.5\" class=\"f{colour}\"/>\n"
             ));
             self.text(*px, py - 9.0, "m", &number(*value));
         }
@@ -212,9 +213,7 @@ impl Svg {
         let y = 380.0 - 14.0 - 20.0 * (n - 1 - i) as f64;
         let (colour, end) = (i % N_COLOURS, x + 26.0);
         let class = if series.is_limit { "l i" } else { "l" };
-        self.put(format_args!(
-            "<path class=\"{class}\" stroke=\"var(--c{colour})\" d=\"M{x} {y}H{end}\"/>\n"
-        ));
+        self.put(format_args!("<path class=\"{class} s{colour}\" d=\"M{x} {y}H{end}\"/>\n"));
         self.text(x + 34.0, y + 4.0, "", &series.name);
     }
 
@@ -231,7 +230,7 @@ impl Svg {
             self.text(left - 8.0, y + 13.0, "e", name);
             self.put(format_args!(
                 "<rect x=\"{left:.1}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"17\" rx=\"2\" \
-                 fill=\"var(--c{colour})\"/>\n"
+                 class=\"f{colour}\"/>\n"
             ));
             self.text(left + length + 8.0, y + 13.0, "", &number(*value));
         }
