@@ -26,17 +26,29 @@ pub enum Unit {
     Avx512F32,
     /// Dot products of bytes on AVX-512 VNNI.
     VnniInt8,
+    /// Products of tiles of bf16.
+    AmxBf16,
+    /// Products of tiles of bytes.
+    AmxInt8,
 }
 
 impl Unit {
-    pub const ALL: [Unit; 4] = [Unit::PlainF32, Unit::Avx2F32, Unit::Avx512F32, Unit::VnniInt8];
+    pub const ALL: [Unit; 6] = [
+        Unit::PlainF32,
+        Unit::Avx2F32,
+        Unit::Avx512F32,
+        Unit::VnniInt8,
+        Unit::AmxBf16,
+        Unit::AmxInt8,
+    ];
 
     /// The fastest unit the kernels of an instruction set use.
     pub fn of_isa(isa: Isa) -> Unit {
         match isa {
             Isa::Scalar => Unit::PlainF32,
             Isa::Avx2 => Unit::Avx2F32,
-            Isa::Avx512 => Unit::VnniInt8,
+            Isa::Avx512 => Unit::Avx512F32,
+            Isa::Amx => Unit::AmxBf16,
         }
     }
 
@@ -46,6 +58,8 @@ impl Unit {
             Unit::Avx2F32 => "AVX2 f32",
             Unit::Avx512F32 => "AVX-512 f32",
             Unit::VnniInt8 => "AVX-512 VNNI int8",
+            Unit::AmxBf16 => "AMX bf16",
+            Unit::AmxInt8 => "AMX int8",
         }
     }
 
@@ -54,7 +68,9 @@ impl Unit {
         let isa = match self {
             Unit::PlainF32 => Isa::Scalar,
             Unit::Avx2F32 => Isa::Avx2,
-            Unit::Avx512F32 | Unit::VnniInt8 => Isa::Avx512,
+            Unit::Avx512F32 => Isa::Avx512,
+            Unit::VnniInt8 => return has_vnni(),
+            Unit::AmxBf16 | Unit::AmxInt8 => Isa::Amx,
         };
         isa <= Isa::detect()
     }
@@ -66,6 +82,8 @@ impl Unit {
             Unit::Avx2F32 => 2 * CHAINS * 8,
             Unit::Avx512F32 => 2 * CHAINS * 16,
             Unit::VnniInt8 => 2 * CHAINS * 64,
+            Unit::AmxBf16 => 2 * TILES * 16 * 16 * 32,
+            Unit::AmxInt8 => 2 * TILES * 16 * 16 * 64,
         }
     }
 
@@ -80,6 +98,12 @@ impl Unit {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Unit::VnniInt8 => unsafe { x86::vnni(n_rounds) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Unit::AmxBf16 => unsafe { x86::tiles_bf16(n_rounds) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Unit::AmxInt8 => unsafe { x86::tiles_int8(n_rounds) },
             _ => multiply_add(n_rounds),
         }
     }
@@ -148,6 +172,16 @@ impl Meter {
 /// Independent chains, enough to hide the latency of an operation on two ports.
 const CHAINS: usize = 12;
 
+/// Tiles that sums are kept in; the other four hold what is multiplied.
+const TILES: usize = 4;
+
+fn has_vnni() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return Isa::detect() >= Isa::Avx512 && is_x86_feature_detected!("avx512vnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Four lanes to a chain: what any x86-64 or 64-bit ARM compiles to vectors without being asked.
 fn multiply_add(n_rounds: usize) {
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
@@ -167,7 +201,7 @@ fn read(data: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     match Isa::detect() {
         // SAFETY: the machine has it.
-        Isa::Avx512 => return unsafe { x86::read_avx512(data) },
+        Isa::Avx512 | Isa::Amx => return unsafe { x86::read_avx512(data) },
         // SAFETY: the machine has it.
         Isa::Avx2 => return unsafe { x86::read_avx2(data) },
         Isa::Scalar => {}
@@ -179,6 +213,8 @@ fn read(data: &[u64]) -> u64 {
 mod x86 {
     use super::{CHAINS, black_box};
     use std::arch::x86_64::*;
+
+    use crate::amx::{self, TileShapes, tile_dot_bf16, tile_dot_int8};
 
     /// Repeats a statement for each of the chains, by name: a loop over an array of vectors would
     /// leave it to the compiler whether they live in registers.
@@ -215,6 +251,38 @@ mod x86 {
     pub(super) fn vnni(n_rounds: usize) {
         let (left, right) = (_mm512_set1_epi32(black_box(3)), _mm512_set1_epi32(black_box(5)));
         chains!(_mm512_setzero_si512(), n_rounds, |sum| _mm512_dpbusd_epi32(sum, left, right));
+    }
+
+    /// # Safety
+    /// The machine has tiles, and lets us use them.
+    pub(super) unsafe fn tiles_bf16(n_rounds: usize) {
+        // SAFETY: the caller's word. Configured tiles are zero, and registers are all that is used.
+        unsafe {
+            TileShapes::full().configure();
+            for _ in 0..n_rounds {
+                tile_dot_bf16!(0, 4, 6);
+                tile_dot_bf16!(1, 4, 7);
+                tile_dot_bf16!(2, 5, 6);
+                tile_dot_bf16!(3, 5, 7);
+            }
+            amx::release();
+        }
+    }
+
+    /// # Safety
+    /// The machine has tiles, and lets us use them.
+    pub(super) unsafe fn tiles_int8(n_rounds: usize) {
+        // SAFETY: as above.
+        unsafe {
+            TileShapes::full().configure();
+            for _ in 0..n_rounds {
+                tile_dot_int8!(0, 4, 6);
+                tile_dot_int8!(1, 4, 7);
+                tile_dot_int8!(2, 5, 6);
+                tile_dot_int8!(3, 5, 7);
+            }
+            amx::release();
+        }
     }
 
     #[target_feature(enable = "avx512f")]

@@ -126,7 +126,7 @@ pub(crate) struct BenchModelArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Instruction set: scalar, avx2 or avx512 [default: the best there is]
+    /// Instruction set: scalar, avx2, avx512 or amx [default: the best there is]
     #[arg(long)]
     isa: Option<Isa>,
 }
@@ -346,7 +346,7 @@ pub(crate) struct KernelsArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 
-    /// Instruction set: scalar, avx2 or avx512 [default: the best there is]
+    /// Instruction set: scalar, avx2, avx512 or amx [default: the best there is]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
 
