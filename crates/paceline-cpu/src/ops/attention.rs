@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::aligned::Aligned;
 use crate::kernels::attention::{AttentionArgs, AttentionTask, FreshKv, KV_BLOCK, QUERIES};
 use crate::ops::{Cpu, Shared};
 
@@ -9,8 +10,8 @@ use crate::ops::{Cpu, Shared};
 /// values, in f16.
 #[derive(Debug)]
 pub struct KvLayer {
-    keys: Vec<u16>,
-    values: Vec<u16>,
+    keys: Aligned<u16>,
+    values: Aligned<u16>,
     n_kv_heads: usize,
     head_dim: usize,
 }
@@ -19,7 +20,7 @@ impl KvLayer {
     /// Memory is taken as it is first written, so a large pool costs what is used of it.
     pub fn new(n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
         let n = n_blocks * n_kv_heads * head_dim * KV_BLOCK;
-        KvLayer { keys: vec![0; n], values: vec![0; n], n_kv_heads, head_dim }
+        KvLayer { keys: Aligned::zeros(n), values: Aligned::zeros(n), n_kv_heads, head_dim }
     }
 
     pub fn n_slots(&self) -> usize {
