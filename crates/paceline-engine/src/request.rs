@@ -92,6 +92,12 @@ pub struct Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
+    /// The request takes part in its first step, which its queue time ends with. Once for all its
+    /// sequences; a restart after a preemption is not told.
+    Started {
+        /// Prompt tokens taken from the prefix cache.
+        n_cached: u32,
+    },
     /// A prompt token's log-probability (only when asked for; in order, index 0 only).
     PromptLogprob(TokenLogprob),
     /// A generated token.

@@ -112,7 +112,7 @@ impl Scheduler {
             ratio: LearnedRatio::new(config.output_ratio),
             batch,
             plan: Vec::with_capacity(n_seqs),
-            events: Vec::with_capacity(2 * n_seqs),
+            events: Vec::with_capacity(3 * n_seqs),
             preemptions: VecDeque::with_capacity(MAX_PREEMPTION_RECORDS),
             hits: Vec::with_capacity(limits.n_blocks as usize),
             stats,

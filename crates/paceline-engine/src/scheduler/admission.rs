@@ -8,6 +8,7 @@
 use super::Scheduler;
 use crate::blocks::Content;
 use crate::config::Batching;
+use crate::request::{Event, EventKind};
 use crate::sequence::SeqSlot;
 
 /// What the running sequences hold a claim to.
@@ -210,7 +211,11 @@ impl Scheduler {
             let Some(block) = self.pool.take() else { break };
             seq.blocks.push(block);
         }
-        seq.was_admitted = true;
+        if !std::mem::replace(&mut seq.was_admitted, true) {
+            let kind = EventKind::Started { n_cached: seq.n_computed as u32 };
+            let request = self.requests[seq.request].id;
+            self.events.push(Event { request, index: seq.index, kind });
+        }
         self.insert_running(slot);
     }
 
