@@ -123,6 +123,11 @@ impl<B: Backend> Engine<B> {
         self.scheduler.take_preemptions()
     }
 
+    /// Sequences that may run at once.
+    pub fn max_num_seqs(&self) -> u32 {
+        self.scheduler.config().max_num_seqs
+    }
+
     pub fn backend(&self) -> &B {
         &self.backend
     }

@@ -36,7 +36,7 @@ use crate::sequence::{
 use crate::slab::Slab;
 use crate::stats::Stats;
 
-pub use error::{Resource, SubmitError};
+pub use error::{Resource, SubmitError, check_request};
 use queue::WaitQueue;
 use ratio::LearnedRatio;
 use rows::Planned;
@@ -133,7 +133,7 @@ impl Scheduler {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let Request { prompt, params, priority, deadline_ns, tenant } = request;
-        let max_len = self.max_len(prompt.len(), params.max_tokens);
+        let max_len = error::max_len(&self.limits, prompt.len(), params.max_tokens);
         let n_prompt = prompt.len();
         let n = params.n;
         let request = self.requests.insert(RequestState {
@@ -197,6 +197,10 @@ impl Scheduler {
         })
     }
 
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
     /// The batch that [`schedule`](Self::schedule) filled last.
     pub fn batch(&self) -> &Batch {
         &self.batch
@@ -227,11 +231,6 @@ impl Scheduler {
     /// Adds a step's duration to the statistics.
     pub fn record_step_ns(&mut self, elapsed_ns: u64) {
         self.stats.step_ns.record(elapsed_ns);
-    }
-
-    /// Tokens a sequence may come to know.
-    fn max_len(&self, n_prompt: usize, max_tokens: u32) -> usize {
-        n_prompt.saturating_add(max_tokens as usize).min(self.limits.max_model_len as usize)
     }
 
     fn finish_request(&mut self, request: RequestSlot, reason: &FinishReason) {

@@ -6,10 +6,14 @@ mod engine_args;
 mod interrupt;
 mod outcome;
 mod sampling_args;
+#[cfg(feature = "serve")]
+mod serve_args;
 
 pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
-pub(crate) use console::{Console, Verbosity};
+pub(crate) use console::{Console, LogFormat, Verbosity};
 pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};
 pub(crate) use interrupt::Interrupt;
 pub(crate) use outcome::{Outcome, UsageError, is_broken_pipe, sentence};
 pub(crate) use sampling_args::SamplingArgs;
+#[cfg(feature = "serve")]
+pub(crate) use serve_args::ServeArgs;

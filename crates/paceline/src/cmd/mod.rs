@@ -4,6 +4,8 @@ mod batch;
 mod inspect;
 mod pull;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 
 use anyhow::Result;
 
@@ -13,6 +15,8 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
     match &cli.command {
         Command::Run(args) => run::run(args, console),
         Command::Batch(args) => batch::run(args, console),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args, console),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
     }

@@ -1,0 +1,9 @@
+//! The real server on a loopback port, with a model that costs nothing.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "serve/client.rs"]
+mod client;
+#[path = "serve/harness.rs"]
+mod harness;
+#[path = "serve/routes.rs"]
+mod routes;
