@@ -36,8 +36,14 @@ pub(crate) struct Call {
 impl Call {
     /// Turns away at the door what has no chance, before its body costs anything.
     pub(crate) async fn read(app: Arc<App>, request: Request) -> Result<Call, ApiError> {
-        let ready = Arc::clone(app.ready()?);
+        app.ready()?;
         app.queue().check_room()?;
+        Call::read_light(app, request).await
+    }
+
+    /// For routes that need no place in the queue.
+    pub(crate) async fn read_light(app: Arc<App>, request: Request) -> Result<Call, ApiError> {
+        let ready = Arc::clone(app.ready()?);
         let in_flight = app.enter();
         let visit = request.extensions().get::<Visit>().cloned();
         let visit = visit.ok_or_else(|| ApiError::internal("the request was not let in"))?;

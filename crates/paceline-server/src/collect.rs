@@ -1,5 +1,7 @@
 //! Whole answers, for those who do not stream.
 
+use std::time::Instant;
+
 use paceline_engine::{Token, TokenLogprob};
 
 use crate::error::ApiError;
@@ -12,6 +14,8 @@ pub(crate) struct Answer {
     /// Of the prompt's tokens after the first.
     pub(crate) prompt_logprobs: Vec<TokenLogprob>,
     pub(crate) choices: Vec<Choice>,
+    /// When the last choice ended.
+    pub(crate) finished: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +71,11 @@ fn add(answers: &mut [Answer], update: Update) {
             answers[prompt as usize].prompt_logprobs.push(logprob);
         }
         Update::Piece(piece) => {
-            answers[piece.prompt as usize].choices[piece.index as usize].add(piece);
+            let answer = &mut answers[piece.prompt as usize];
+            if piece.finish.is_some() {
+                answer.finished = Some(Instant::now());
+            }
+            answer.choices[piece.index as usize].add(piece);
         }
     }
 }

@@ -100,7 +100,7 @@ pub(crate) enum Shape {
 
 impl Shape {
     /// `None` for null.
-    fn of(raw: &RawValue) -> Option<Shape> {
+    pub(crate) fn of(raw: &RawValue) -> Option<Shape> {
         let mut rest = raw.get().bytes().filter(|byte| !byte.is_ascii_whitespace());
         Some(match (rest.next(), rest.next()) {
             (Some(b'n'), _) => return None,

@@ -24,6 +24,7 @@ mod keys;
 mod messages;
 mod metrics;
 mod model;
+mod native;
 mod openai;
 mod options;
 mod prompts;
@@ -31,6 +32,7 @@ mod random;
 mod reply;
 mod router;
 mod sse;
+mod tokens;
 
 use std::io;
 use std::net::SocketAddr;

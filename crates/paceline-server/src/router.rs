@@ -15,7 +15,8 @@ use crate::app::App;
 use crate::call::Visit;
 use crate::error::ApiError;
 use crate::json::json_response;
-use crate::openai::{chat, completions, models};
+use crate::openai::{chat, completions, models, responses};
+use crate::{native, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
@@ -34,6 +35,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(models::one))
         .route("/v1/completions", post(completions::handle))
         .route("/v1/chat/completions", post(chat::handle))
+        .route("/v1/responses", post(responses::handle))
+        .route("/generate", post(native::single))
+        .route("/generate/batch", post(native::batch))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), enter))

@@ -47,6 +47,14 @@ impl Events {
         self.0.extend_from_slice(b"\n\n");
     }
 
+    /// An event with a name of its own.
+    pub(crate) fn named(&mut self, name: &str, value: &impl Serialize) {
+        self.0.extend_from_slice(b"event: ");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.push(b'\n');
+        self.data(value);
+    }
+
     /// OpenAI's end of a stream.
     pub(crate) fn done(&mut self) {
         self.0.extend_from_slice(b"data: [DONE]\n\n");

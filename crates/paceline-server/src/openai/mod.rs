@@ -4,6 +4,7 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 mod logprobs;
 pub(crate) mod models;
+pub(crate) mod responses;
 
 use serde::Serialize;
 
