@@ -75,6 +75,11 @@ impl<B: Backend> Engine<B> {
         self.scheduler.record_step_ns(elapsed_ns);
     }
 
+    /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
+    pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
+        self.scheduler.set_max_prefill_rows(max_rows);
+    }
+
     /// Ends a request wherever it is; its last events come with the next step. False if it is not
     /// live.
     pub fn cancel(&mut self, id: RequestId) -> bool {

@@ -37,6 +37,7 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 
 pub use error::{Resource, SubmitError, check_request};
+pub(crate) use queue::LaneSlot;
 use queue::WaitQueue;
 use ratio::LearnedRatio;
 use rows::Planned;
@@ -136,11 +137,13 @@ impl Scheduler {
         let max_len = error::max_len(&self.limits, prompt.len(), params.max_tokens);
         let n_prompt = prompt.len();
         let n = params.n;
+        let lane = self.waiting.join(priority, tenant);
         let request = self.requests.insert(RequestState {
             id,
             params,
             priority,
             tenant,
+            lane,
             deadline_ns,
             arrival_ns: now_ns,
             live: u128::MAX >> (u128::BITS - n),
@@ -153,7 +156,7 @@ impl Scheduler {
         if let Some(deadline) = deadline_ns {
             self.deadlines.insert((deadline, id));
         }
-        self.waiting.push_new(slot, priority, n_prompt);
+        self.waiting.push_new(slot, lane, n_prompt);
         self.stats.n_requests += 1;
         Ok(id)
     }
@@ -228,6 +231,11 @@ impl Scheduler {
         }
     }
 
+    /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
+    pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
+        self.config.max_prefill_rows = max_rows;
+    }
+
     /// Adds a step's duration to the statistics.
     pub fn record_step_ns(&mut self, elapsed_ns: u64) {
         self.stats.step_ns.record(elapsed_ns);
@@ -266,9 +274,9 @@ impl Scheduler {
         match seq.state {
             SequenceState::Running => self.running.retain(|&other| other != slot),
             SequenceState::Waiting => {
-                let priority = self.requests[seq.request].priority;
+                let lane = self.requests[seq.request].lane;
                 let n_new_tokens = (!seq.was_admitted).then_some(seq.n_prompt);
-                self.waiting.remove(slot, priority, n_new_tokens);
+                self.waiting.remove(slot, lane, n_new_tokens);
             }
         }
         self.pool.release_table(&mut seq.blocks);
@@ -279,6 +287,7 @@ impl Scheduler {
             return;
         };
         self.by_id.remove(&state.id);
+        self.waiting.leave(state.lane);
         if let Some(deadline) = state.deadline_ns {
             self.deadlines.remove(&(deadline, state.id));
         }
