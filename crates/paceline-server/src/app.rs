@@ -60,7 +60,8 @@ impl App {
         served: ServedModel,
     ) -> std::io::Result<bool> {
         let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
-        let options = WorkerOptions { queue_timeout: self.options.queue_timeout };
+        let ServerOptions { queue_timeout, target_itl, .. } = self.options;
+        let options = WorkerOptions { queue_timeout, target_itl };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
         Ok(self.ready.set(Arc::new(Ready { model, engine })).is_ok())
@@ -85,6 +86,13 @@ impl App {
     /// From now on no request is taken.
     pub(crate) fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives up what is under way.
+    pub(crate) fn cancel_all(&self) {
+        if let Some(ready) = self.ready.get() {
+            ready.engine.cancel_all();
+        }
     }
 
     pub(crate) fn enter(self: &Arc<App>) -> InFlight {

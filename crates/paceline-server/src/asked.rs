@@ -134,9 +134,9 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// What goes to the engine. `least` is the highest class the caller may use.
-    pub(crate) fn into_job(self, tenant: u64, least: Priority, timeout: Option<Duration>) -> Job {
-        let priority = self.priority.max(least);
+    /// What goes to the engine. Nobody gets into a higher class than its key allows.
+    pub(crate) fn into_job(self, tenant: u64, highest: Priority, timeout: Option<Duration>) -> Job {
+        let priority = self.priority.max(highest);
         Job { prompt: self.prompt, params: self.params, priority, tenant, timeout }
     }
 }

@@ -38,6 +38,9 @@ impl Call {
     pub(crate) async fn read(app: Arc<App>, request: Request) -> Result<Call, ApiError> {
         app.ready()?;
         app.queue().check_room()?;
+        if let Some(visit) = request.extensions().get::<Visit>() {
+            visit.caller.check()?;
+        }
         Call::read_light(app, request).await
     }
 
@@ -64,12 +67,15 @@ impl Call {
     pub(crate) async fn generate(self, works: Vec<Work>) -> Result<Running, ApiError> {
         let Call { app, ready, visit, in_flight, .. } = self;
         let texts: Vec<_> = works.iter().map(|work| work.text.clone()).collect();
-        let (tenant, least) = (visit.caller.tenant, visit.caller.least_priority);
+        let n_prompts = u32::try_from(works.len()).unwrap_or(u32::MAX);
+        let n_tokens = works.iter().map(|work| work.prompt.len() as u64).sum();
+        let share = visit.caller.enter(n_prompts, n_tokens)?;
+        let (tenant, highest) = (visit.caller.tenant, visit.caller.highest_priority);
         let timeout = app.options.request_timeout;
-        let jobs = works.into_iter().map(|work| work.into_job(tenant, least, timeout)).collect();
+        let jobs = works.into_iter().map(|work| work.into_job(tenant, highest, timeout)).collect();
         let label = Label { request_id: visit.request_id, key_name: visit.caller.name.clone() };
         let inbox = ready.engine.submit(jobs, visit.arrival, label)?;
-        let mut reply = Reply::new(inbox, ready.model.tokenizer(), &texts);
+        let mut reply = Reply::new(inbox, ready.model.tokenizer(), &texts, share);
         reply.begin().await?;
         Ok(Running { reply, _in_flight: in_flight })
     }

@@ -17,6 +17,9 @@ use crate::app::App;
 /// How long to wait after an accept that failed for want of file descriptors and the like.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long the clients of cut-off requests get to hear of it.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Serves until told to stop, then lets what is under way finish.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -110,11 +113,18 @@ async fn drain(listener: TcpListener, app: Arc<App>, router: Router, closing: wa
     };
     tokio::select! {
         () = app.wait_until_idle() => tracing::info!("all requests are done"),
-        () = tokio::time::sleep(timeout) => tracing::warn!("requests were cut off by the timeout"),
+        () = tokio::time::sleep(timeout) => cut_off(&app).await,
         () = answer_health => {}
     }
     // Nobody listens if all connections are gone already.
     let _ = closing.send(true);
+}
+
+/// Ends what has not finished in time, and lets its clients hear of it.
+async fn cut_off(app: &App) {
+    tracing::warn!("some requests are cut off: the time to finish them is over");
+    app.cancel_all();
+    let _ = tokio::time::timeout(LAST_WORDS, app.wait_until_idle()).await;
 }
 
 /// Where the server can be reached.

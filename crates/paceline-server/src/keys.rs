@@ -1,7 +1,12 @@
-//! Who may use the server.
+//! Who may use the server, and how much of it.
 //!
-//! Every key is a tenant of the engine: its own salt in the prefix cache, so that nobody can learn
-//! from timing what others have asked.
+//! Every key is a tenant of the engine: its own share of the steps, and its own salt in the prefix
+//! cache, so that nobody can learn from timing what others have asked.
+
+mod limits;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -10,6 +15,8 @@ use paceline_engine::Priority;
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::error::ApiError;
+use limits::Limiter;
+pub(crate) use limits::Share;
 
 /// One API key and what its holder may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,19 +24,58 @@ pub struct KeyRule {
     /// What the log calls its holder.
     pub name: String,
     pub secret: String,
+    /// Prompts that may be waiting or running at once.
+    pub max_concurrent: Option<u32>,
+    /// Prompt and generated tokens, on average.
+    pub tokens_per_minute: Option<u32>,
+    /// The highest class its requests may have; they are put there if they ask for more.
+    pub highest_priority: Priority,
+}
+
+/// What is wrong with a file of keys. Never shows a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyFileError {
+    #[error("line {line} has no key after the name")]
+    NoSecret { line: usize },
+    #[error(
+        "line {line}: {name:?} is no limit; there are max_concurrent=N, tokens_per_minute=N and \
+         priority=high|normal|low|batch"
+    )]
+    UnknownLimit { line: usize, name: String },
+    #[error("line {line}: the value of {name} is not understood")]
+    BadValue { line: usize, name: String },
+    #[error("lines {first} and {second} have the same key")]
+    Twice { first: usize, second: usize },
 }
 
 impl KeyRule {
+    /// A key without limits.
     pub fn new(name: impl Into<String>, secret: impl Into<String>) -> KeyRule {
-        KeyRule { name: name.into(), secret: secret.into() }
+        KeyRule {
+            name: name.into(),
+            secret: secret.into(),
+            max_concurrent: None,
+            tokens_per_minute: None,
+            highest_priority: Priority::High,
+        }
     }
 
-    /// Reads a file of keys: on each line `NAME KEY`. Blank lines and lines that begin with `#` are
+    /// Reads a file of keys: on each line `NAME KEY`, and after that any of `max_concurrent=N`,
+    /// `tokens_per_minute=N` and `priority=CLASS`. Blank lines and lines that begin with `#` are
     /// skipped.
     pub fn parse_file(text: &str) -> Result<Vec<KeyRule>, KeyFileError> {
-        let lines = (1..).zip(text.lines().map(str::trim));
-        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-        lines.map(|(number, line)| parse_line(number, line)).collect()
+        let mut rules: Vec<(usize, KeyRule)> = Vec::new();
+        for (line, text) in (1..).zip(text.lines().map(str::trim)) {
+            if text.is_empty() || text.starts_with('#') {
+                continue;
+            }
+            let rule = parse_line(line, text)?;
+            if let Some((first, _)) = rules.iter().find(|(_, known)| known.secret == rule.secret) {
+                return Err(KeyFileError::Twice { first: *first, second: line });
+            }
+            rules.push((line, rule));
+        }
+        Ok(rules.into_iter().map(|(_, rule)| rule).collect())
     }
 }
 
@@ -38,14 +84,29 @@ fn parse_line(line: usize, text: &str) -> Result<KeyRule, KeyFileError> {
     let (Some(name), Some(secret)) = (words.next(), words.next()) else {
         return Err(KeyFileError::NoSecret { line });
     };
-    Ok(KeyRule::new(name, secret))
+    let mut rule = KeyRule::new(name, secret);
+    for word in words {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let bad = || KeyFileError::BadValue { line, name: name.to_owned() };
+        let number = || value.parse().ok().filter(|&n: &u32| n > 0).ok_or_else(bad);
+        match name {
+            "max_concurrent" => rule.max_concurrent = Some(number()?),
+            "tokens_per_minute" => rule.tokens_per_minute = Some(number()?),
+            "priority" => rule.highest_priority = parse_priority(value).ok_or_else(bad)?,
+            _ => return Err(KeyFileError::UnknownLimit { line, name: name.to_owned() }),
+        }
+    }
+    Ok(rule)
 }
 
-/// What is wrong with a file of keys. Never shows a key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyFileError {
-    #[error("line {line} has no key after the name")]
-    NoSecret { line: usize },
+fn parse_priority(name: &str) -> Option<Priority> {
+    Some(match name {
+        "high" => Priority::High,
+        "normal" => Priority::Normal,
+        "low" => Priority::Low,
+        "batch" => Priority::Batch,
+        _ => return None,
+    })
 }
 
 /// Who sent a request.
@@ -53,9 +114,36 @@ pub enum KeyFileError {
 pub(crate) struct Caller {
     pub(crate) name: String,
     pub(crate) tenant: u64,
-    /// The highest class its requests may have.
-    pub(crate) least_priority: Priority,
+    pub(crate) highest_priority: Priority,
     secret: String,
+    limiter: Limiter,
+}
+
+impl Caller {
+    fn new(tenant: u64, rule: &KeyRule) -> Arc<Caller> {
+        Arc::new(Caller {
+            name: rule.name.clone(),
+            tenant,
+            highest_priority: rule.highest_priority,
+            secret: rule.secret.clone(),
+            limiter: Limiter::new(rule.max_concurrent, rule.tokens_per_minute),
+        })
+    }
+
+    /// Whether another request has a chance: asked before its body is read.
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        self.limiter.check()
+    }
+
+    /// Takes a share for so many prompts with so many tokens.
+    pub(crate) fn enter(
+        self: &Arc<Caller>,
+        n_prompts: u32,
+        n_tokens: u64,
+    ) -> Result<Share, ApiError> {
+        self.limiter.enter(n_prompts, n_tokens)?;
+        Ok(Share::new(Arc::clone(self), n_prompts))
+    }
 }
 
 #[derive(Debug)]
@@ -66,16 +154,10 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(rules: &[KeyRule]) -> Keys {
-        let caller = |(tenant, rule): (u64, &KeyRule)| {
-            Arc::new(Caller {
-                name: rule.name.clone(),
-                tenant,
-                least_priority: Priority::High,
-                secret: rule.secret.clone(),
-            })
-        };
-        let anybody = KeyRule { name: String::new(), secret: String::new() };
-        Keys { callers: (1..).zip(rules).map(caller).collect(), anybody: caller((0, &anybody)) }
+        Keys {
+            callers: (1..).zip(rules).map(|(tenant, rule)| Caller::new(tenant, rule)).collect(),
+            anybody: Caller::new(0, &KeyRule::new("", "")),
+        }
     }
 
     /// Whose key the headers carry. Takes as long for a wrong key as for a right one.

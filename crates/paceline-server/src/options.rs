@@ -15,6 +15,9 @@ pub struct ServerOptions {
     pub queue_timeout: Option<Duration>,
     /// A request that has not ended after this long is given up.
     pub request_timeout: Option<Duration>,
+    /// The time between two tokens of a stream that prompts should not lengthen; without it, as
+    /// many prompt rows as fit a step.
+    pub target_itl: Option<Duration>,
     /// What requests under way get to finish once the server is told to stop.
     pub shutdown_timeout: Duration,
     /// Bytes a body may have.
@@ -42,6 +45,7 @@ impl Default for ServerOptions {
             max_queued_tokens: 1 << 22,
             queue_timeout: None,
             request_timeout: None,
+            target_itl: None,
             shutdown_timeout: Duration::from_secs(30),
             max_body_bytes: 16 << 20,
             body_timeout: Duration::from_secs(30),

@@ -12,6 +12,7 @@ use paceline_model::tokenizer::Tokenizer;
 
 use crate::engine::{Ended, Inbox, Message, News};
 use crate::error::ApiError;
+use crate::keys::Share;
 
 /// How the tokens of one prompt become text.
 #[derive(Clone, Debug)]
@@ -69,6 +70,7 @@ pub(crate) struct Reply {
     prompts: Vec<Vec<Sequence>>,
     n_running: usize,
     messages: Vec<Message>,
+    share: Share,
 }
 
 #[derive(Debug)]
@@ -82,13 +84,18 @@ struct Sequence {
 
 impl Reply {
     /// `options` has one entry for each prompt.
-    pub(crate) fn new(inbox: Inbox, tokenizer: &Tokenizer, options: &[TextOptions]) -> Reply {
+    pub(crate) fn new(
+        inbox: Inbox,
+        tokenizer: &Tokenizer,
+        options: &[TextOptions],
+        share: Share,
+    ) -> Reply {
         let prompts: Vec<Vec<Sequence>> = options
             .iter()
             .map(|options| (0..options.n).map(|_| Sequence::new(tokenizer, options)).collect())
             .collect();
         let n_running = prompts.iter().map(Vec::len).sum();
-        Reply { inbox, prompts, n_running, messages: Vec::new() }
+        Reply { inbox, prompts, n_running, messages: Vec::new(), share }
     }
 
     /// Waits until the engine has begun, so that a refusal can still be a status of its own.
@@ -136,7 +143,10 @@ impl Reply {
             News::PromptLogprob(logprob) => {
                 return Ok(Some(Update::PromptLogprob { prompt, logprob }));
             }
-            News::Token { index, token, logprob } => (index, Ok((token, logprob))),
+            News::Token { index, token, logprob } => {
+                self.share.n_tokens += 1;
+                (index, Ok((token, logprob)))
+            }
             News::Finished { index, reason } => (index, Err(reason)),
             news @ (News::Refused(_) | News::QueueTimeout) => return Err(failure(news)),
         };

@@ -7,5 +7,9 @@ mod client;
 mod fields;
 #[path = "serve/harness.rs"]
 mod harness;
+#[path = "serve/hostile.rs"]
+mod hostile;
+#[path = "serve/load.rs"]
+mod load;
 #[path = "serve/routes.rs"]
 mod routes;

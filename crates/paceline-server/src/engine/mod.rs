@@ -10,11 +10,12 @@
 //! Whoever goes away drops the receiver, and the engine's thread sees that before its next step.
 
 mod live;
+mod pace;
 mod queue;
 mod worker;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as blocking;
 use std::time::{Duration, Instant};
 
@@ -131,12 +132,15 @@ pub(crate) struct Label {
 pub(crate) struct EngineHandle {
     commands: blocking::SyncSender<Submission>,
     queue: Arc<Queue>,
+    is_over: Arc<AtomicBool>,
 }
 
 /// How the engine's thread treats requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerOptions {
     pub(crate) queue_timeout: Option<Duration>,
+    /// The pace that prompts should leave to streams.
+    pub(crate) target_itl: Option<Duration>,
 }
 
 /// Moves the engine to a thread of its own.
@@ -148,12 +152,18 @@ pub(crate) fn start<B: Backend + Send + 'static>(
 ) -> std::io::Result<EngineHandle> {
     // What is under way holds a permit, so there is room for every permit there is.
     let (commands, receiver) = blocking::sync_channel(queue.limits().max_requests as usize);
-    let worker = Worker::new(engine, receiver, metrics, options);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let worker = Worker::new(engine, receiver, metrics, options, Arc::clone(&is_over));
     std::thread::Builder::new().name("engine".to_owned()).spawn(move || worker.run())?;
-    Ok(EngineHandle { commands, queue })
+    Ok(EngineHandle { commands, queue, is_over })
 }
 
 impl EngineHandle {
+    /// Cancels everything with the next step; its readers are told.
+    pub(crate) fn cancel_all(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
     /// Queues all jobs of an HTTP request, or none.
     pub(crate) fn submit(
         &self,

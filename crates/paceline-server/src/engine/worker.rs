@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use paceline_engine::{
 };
 
 use super::live::{Live, reason_name};
+use super::pace::Pace;
 use super::{News, Submission, WorkerOptions};
 use crate::metrics::{Finished, Metrics};
 
@@ -28,6 +30,9 @@ pub(super) struct Worker<B> {
     start_by: VecDeque<(Instant, RequestId)>,
     events: Vec<Event>,
     gone: Vec<RequestId>,
+    pace: Option<Pace>,
+    /// Nothing is to be finished any more.
+    is_over: Arc<AtomicBool>,
 }
 
 impl<B: Backend> Worker<B> {
@@ -36,9 +41,13 @@ impl<B: Backend> Worker<B> {
         commands: Receiver<Submission>,
         metrics: Arc<Metrics>,
         options: WorkerOptions,
+        is_over: Arc<AtomicBool>,
     ) -> Worker<B> {
-        metrics.publish(&engine.stats());
+        let stats = engine.stats();
+        metrics.publish(&stats, stats.max_rows);
+        let pace = options.target_itl.map(|target| Pace::new(target, stats.max_rows));
         Worker {
+            pace,
             engine,
             commands,
             metrics,
@@ -48,6 +57,7 @@ impl<B: Backend> Worker<B> {
             start_by: VecDeque::new(),
             events: Vec::new(),
             gone: Vec::new(),
+            is_over,
         }
     }
 
@@ -132,11 +142,21 @@ impl<B: Backend> Worker<B> {
                 bits &= bits - 1;
             }
         }
+        if self.is_over.load(Ordering::Relaxed) {
+            self.cancel_all();
+        }
         let mut gone = std::mem::take(&mut self.gone);
         for id in gone.drain(..) {
             self.end(id, &FinishReason::Cancelled, None);
         }
         self.gone = gone;
+    }
+
+    /// Every reader hears of it with the events of the next step.
+    fn cancel_all(&mut self) {
+        for &id in self.live.keys() {
+            self.engine.cancel(id);
+        }
     }
 
     /// Turns away what has waited too long for its first step.
@@ -166,7 +186,9 @@ impl<B: Backend> Worker<B> {
 
     fn step(&mut self) {
         let start = Instant::now();
+        let before = n_prompt_rows(&self.engine);
         let outcome = self.engine.step(self.now_ns(), &mut self.events);
+        let n_prompt_rows = n_prompt_rows(&self.engine) - before;
         let now = Instant::now();
         for preemption in self.engine.take_preemptions() {
             tracing::warn!(
@@ -178,6 +200,7 @@ impl<B: Backend> Worker<B> {
             StepOutcome::Ran { .. } => {
                 let elapsed = now.duration_since(start);
                 self.engine.record_step_ns(elapsed.as_nanos() as u64);
+                self.keep_pace(n_prompt_rows, elapsed);
             }
             StepOutcome::Idle => {}
             StepOutcome::Failed(ref error) => tracing::error!(%error, "a step failed"),
@@ -189,9 +212,18 @@ impl<B: Backend> Worker<B> {
             self.hear(event, at);
         }
         self.events = events;
-        self.metrics.publish(&self.engine.stats());
+        let stats = self.engine.stats();
+        let prompt_rows = self.pace.as_ref().map_or(stats.max_rows, Pace::rows);
+        self.metrics.publish(&stats, prompt_rows);
         if outcome == StepOutcome::Idle && self.engine.has_work() {
             self.wait();
+        }
+    }
+
+    fn keep_pace(&mut self, n_prompt_rows: u64, elapsed: Duration) {
+        if let Some(pace) = &mut self.pace {
+            pace.observe(u32::try_from(n_prompt_rows).unwrap_or(u32::MAX), elapsed);
+            self.engine.set_max_prefill_rows(pace.rows());
         }
     }
 
@@ -244,6 +276,12 @@ impl<B: Backend> Worker<B> {
         self.metrics.finished(&finished);
         log(live, reason, &finished);
     }
+}
+
+/// Rows so far that were no stream's next token.
+fn n_prompt_rows<B: Backend>(engine: &Engine<B>) -> u64 {
+    let stats = engine.stats();
+    stats.n_prompt_tokens + stats.n_recomputed_tokens
 }
 
 /// One line for each request, with where its time went.

@@ -30,7 +30,8 @@ struct Inner {
     responses: BTreeMap<u16, u64>,
     /// Requests by why they ended.
     finished: BTreeMap<&'static str, u64>,
-    n_cached_tokens: u64,
+    /// Rows of the next step that prompts may have.
+    prompt_rows: u32,
 }
 
 /// What requests were like.
@@ -100,9 +101,11 @@ pub(crate) struct EngineFacts<'a> {
 }
 
 impl Metrics {
-    /// The engine's own counters, after a step.
-    pub(crate) fn publish(&self, stats: &Stats) {
-        self.lock().engine.clone_from(stats);
+    /// The engine's own counters after a step, and what prompts may have of the next.
+    pub(crate) fn publish(&self, stats: &Stats, prompt_rows: u32) {
+        let inner = &mut *self.lock();
+        inner.engine.clone_from(stats);
+        inner.prompt_rows = prompt_rows;
     }
 
     pub(crate) fn first_token_after(&self, since_arrival: Duration) {
@@ -116,7 +119,6 @@ impl Metrics {
     pub(crate) fn finished(&self, finished: &Finished) {
         let inner = &mut *self.lock();
         *inner.finished.entry(finished.reason).or_default() += 1;
-        inner.n_cached_tokens += u64::from(finished.n_cached);
         let (requests, times) = (&mut inner.requests, &finished.times);
         requests.total.record(times.total.as_secs_f64());
         requests.queue.record(times.queue.as_secs_f64());

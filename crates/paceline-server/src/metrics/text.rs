@@ -74,12 +74,23 @@ impl Page {
         for (ours, vllm, value, help) in gauges {
             self.value(&Family { ours, vllm: Some(vllm) }, "gauge", help, value);
         }
-        let waiting_tokens = Family { ours: "waiting_prompt_tokens", vllm: None };
-        let help = "Prompt tokens in the queue.";
-        self.value(&waiting_tokens, "gauge", help, stats.n_waiting_tokens as f64);
-        let cached = Family { ours: "kv_cached_blocks", vllm: None };
-        let help = "Blocks whose content can be found again.";
-        self.value(&cached, "gauge", help, f64::from(stats.n_cached_blocks));
+        let own = [
+            ("waiting_prompt_tokens", stats.n_waiting_tokens, "Prompt tokens in the queue."),
+            (
+                "kv_cached_blocks",
+                u64::from(stats.n_cached_blocks),
+                "Blocks whose content can be found again.",
+            ),
+            ("step_rows_budget", u64::from(stats.max_rows), "Rows that a step may have."),
+            (
+                "prompt_rows_budget",
+                u64::from(inner.prompt_rows),
+                "Rows of them that prompts may have while others stream.",
+            ),
+        ];
+        for (ours, value, help) in own {
+            self.value(&Family { ours, vllm: None }, "gauge", help, value as f64);
+        }
         let config = Family { ours: "cache_config_info", vllm: Some("cache_config_info") };
         let block_size = facts.limits.block_size.to_string();
         let n_blocks = facts.limits.n_blocks.to_string();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -21,9 +22,12 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Result<Response, ApiErr
 /// Names may contain slashes.
 pub(crate) async fn one(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let model = &app.ready()?.model;
+    let Ok(Path(name)) = name else {
+        return Err(ApiError::UnknownModel { name: "?".to_owned() });
+    };
     model.check_name(Some(&name))?;
     Ok(json_response(StatusCode::OK, &card(model, &name)))
 }

@@ -59,6 +59,12 @@ pub(crate) struct ServeArgs {
           value_parser = seconds)]
     request_timeout: f64,
 
+    /// Compute prompts at a pace that leaves running streams a token every so many milliseconds;
+    /// 0 is off: prompts get all that streams leave
+    #[arg(long, value_name = "MS", default_value_t = 0, help_heading = "Load",
+          value_parser = value_parser!(u64).range(0..=60_000))]
+    target_itl_ms: u64,
+
     /// What running requests get to finish when the server is stopped
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, help_heading = "Load",
           value_parser = seconds)]
@@ -94,6 +100,7 @@ impl ServeArgs {
             max_queued_tokens: self.max_queued_tokens,
             queue_timeout: timeout(self.queue_timeout),
             request_timeout: timeout(self.request_timeout),
+            target_itl: timeout(self.target_itl_ms as f64 / 1e3),
             shutdown_timeout: Duration::from_secs_f64(self.shutdown_timeout),
             max_prompts: self.max_prompts,
             max_connections: self.max_connections as usize,
