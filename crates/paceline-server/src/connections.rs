@@ -1,5 +1,6 @@
 //! Sockets: accepting them, the limits on what arrives there, and the end of the server.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +21,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long the clients of cut-off requests get to hear of it.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// What every connection needs.
+struct Acceptor {
+    listener: TcpListener,
+    app: Arc<App>,
+    router: Router,
+    /// One for each connection that may be open.
+    places: Arc<Semaphore>,
+    /// Becomes true when connections are to end after what they are at.
+    closing: watch::Sender<bool>,
+}
+
 /// Serves until told to stop, then lets what is under way finish.
 pub(crate) async fn serve(
     listener: TcpListener,
@@ -27,21 +39,15 @@ pub(crate) async fn serve(
     router: Router,
     stop: Arc<Notify>,
 ) -> io::Result<()> {
-    let (closing, _) = watch::channel(false);
     let places = Arc::new(Semaphore::new(app.options.max_connections));
-    loop {
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &places) => accepted,
-            () = stop.notified() => break,
-        };
-        let (socket, place) = accepted?;
-        let connection = connection(socket, &app, router.clone(), closing.subscribe());
-        tokio::spawn(async move {
-            connection.await;
-            drop(place);
-        });
+    let (closing, _) = watch::channel(false);
+    let acceptor = Acceptor { listener, app, router, places, closing };
+    tokio::select! {
+        never = acceptor.accept_all() => match never? {},
+        () = stop.notified() => {}
     }
-    drain(listener, app, router, closing).await;
+    acceptor.drain().await;
+    acceptor.close().await;
     Ok(())
 }
 
@@ -95,29 +101,40 @@ fn connection(
     }
 }
 
-/// Readiness fails, no request is taken, and what runs gets its time. The port stays open for
-/// health checks until then.
-async fn drain(listener: TcpListener, app: Arc<App>, router: Router, closing: watch::Sender<bool>) {
-    app.drain();
-    let timeout = app.options.shutdown_timeout;
-    tracing::info!(seconds = timeout.as_secs_f64(), "draining: no new requests are taken");
-    let places = Arc::new(Semaphore::new(app.options.max_connections));
-    let answer_health = async {
-        while let Ok((socket, place)) = accept(&listener, &places).await {
-            let connection = connection(socket, &app, router.clone(), closing.subscribe());
+impl Acceptor {
+    /// Takes connections, for ever.
+    async fn accept_all(&self) -> io::Result<Infallible> {
+        loop {
+            let (socket, place) = accept(&self.listener, &self.places).await?;
+            let closing = self.closing.subscribe();
+            let connection = connection(socket, &self.app, self.router.clone(), closing);
             tokio::spawn(async move {
                 connection.await;
                 drop(place);
             });
         }
-    };
-    tokio::select! {
-        () = app.wait_until_idle() => tracing::info!("all requests are done"),
-        () = tokio::time::sleep(timeout) => cut_off(&app).await,
-        () = answer_health => {}
     }
-    // Nobody listens if all connections are gone already.
-    let _ = closing.send(true);
+
+    /// Readiness fails, no request is taken, and what runs gets its time. The port stays open for
+    /// health checks until then.
+    async fn drain(&self) {
+        self.app.drain();
+        let timeout = self.app.options.shutdown_timeout;
+        tracing::info!(seconds = timeout.as_secs_f64(), "draining: no new requests are taken");
+        tokio::select! {
+            () = self.app.wait_until_idle() => tracing::info!("all requests are done"),
+            () = tokio::time::sleep(timeout) => cut_off(&self.app).await,
+            _ = self.accept_all() => {}
+        }
+    }
+
+    /// Lets connections send what they have, and ends them.
+    async fn close(self) {
+        // Nobody listens if all connections are gone already.
+        let _ = self.closing.send(true);
+        let all = u32::try_from(self.app.options.max_connections).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(LAST_WORDS, self.places.acquire_many(all)).await;
+    }
 }
 
 /// Ends what has not finished in time, and lets its clients hear of it.

@@ -28,7 +28,7 @@ pub struct ServerOptions {
     pub max_header_bytes: usize,
     /// How long the head of a request may take to arrive.
     pub header_timeout: Duration,
-    /// Connections that may be open; more wait to be accepted.
+    /// Connections that may be open; more wait to be accepted. Fits 32 bits.
     pub max_connections: usize,
     /// Prompts one request may have.
     pub max_prompts: usize,

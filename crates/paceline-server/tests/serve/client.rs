@@ -93,9 +93,10 @@ impl Exchange {
     /// Reads lines until one starts so.
     pub(crate) fn line_starting(&mut self, start: &str) -> String {
         loop {
-            let line = self.line();
+            let mut line = String::new();
+            assert!(self.reader.read_line(&mut line).unwrap() > 0, "the end, and no {start:?}");
             if line.starts_with(start) {
-                return line;
+                return line.trim_end().to_owned();
             }
         }
     }
