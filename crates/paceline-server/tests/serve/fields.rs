@@ -243,10 +243,10 @@ fn generate_and_its_batch() {
     let mut events = server.post("/generate/batch", &body(many, json!({"stream": true}))).events();
     assert_eq!(events.pop().unwrap()["total_prompts"], 4);
     for (index, result) in results.iter().enumerate() {
-        let mine = events.iter().filter(|event| event["index"] == index);
+        let mut mine = events.iter().filter(|event| event["index"] == index);
         let text: String = mine.clone().map(|event| event["text"].as_str().unwrap()).collect();
         assert_eq!(result["text"], text);
-        assert_eq!(mine.last().unwrap()["finish_reason"], result["finish_reason"]);
+        assert_eq!(mine.next_back().unwrap()["finish_reason"], result["finish_reason"]);
     }
     assert_eq!(server.post("/generate/batch", &json!({"prompts": []})).status, 400);
     let too_many = json!({"prompts": vec!["a"; 1025]});
