@@ -6,4 +6,6 @@ mod cli {
     pub(crate) mod bench;
     mod other;
     mod run;
+    #[cfg(feature = "serve")]
+    mod serve;
 }
