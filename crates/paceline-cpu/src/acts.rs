@@ -1,31 +1,25 @@
 //! Activations as the matrix kernels read them.
+//!
+//! Weights other than f32 read activations rounded to bf16, the columns filled up with zeros to
+//! a multiple of 32. Lanes read rows of floats; tiles read, for every sixteen rows and every two
+//! columns, the sixteen rows' pairs of bf16 values.
 
-/// Values that share one activation scale.
+use crate::aligned::Aligned;
+
+/// Elements that a matrix kernel takes at once.
 pub const ACT_BLOCK: usize = 32;
 
-/// What a kernel needs to know of thirty-two quantised activations besides the bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[repr(C)]
-pub(crate) struct ActBlock {
-    /// Value of one unit.
-    pub(crate) scale: f32,
-    /// `scale` times the sum of the units: what a weight's minimum is multiplied with.
-    pub(crate) scaled_sum: f32,
-    /// Sums of the first and the last sixteen units.
-    pub(crate) sums: [i32; 2],
-}
+/// Rows of a tile.
+pub(crate) const TILE_ROWS: usize = 16;
 
-/// Rows of activations in the forms the weights read: quantised in blocks of 32 to bytes or to
-/// 16-bit words, or as they were. Made once, grows never.
-#[derive(Debug, Default)]
+/// Rows of activations in the forms the weights read. Made once, grows never.
+#[derive(Debug)]
 pub struct Acts {
-    pub(crate) floats: Vec<f32>,
-    pub(crate) bytes: Vec<i8>,
-    /// Of words, the low bytes; `bytes` then holds the high ones (word = 256 high + low, both
-    /// signed).
-    pub(crate) low_bytes: Vec<i8>,
-    pub(crate) blocks: Vec<ActBlock>,
-    pub(crate) n_cols: usize,
+    exact: Vec<f32>,
+    /// Rounded, for lanes or for tiles.
+    floats: Aligned<f32>,
+    brains: Aligned<u16>,
+    n_cols: usize,
     max_rows: usize,
     forms: ActForms,
 }
@@ -33,18 +27,21 @@ pub struct Acts {
 /// Which forms of the activations the consumers read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ActForms {
+    /// As they are.
+    pub exact: bool,
+    /// Rounded to bf16, in rows of floats.
     pub floats: bool,
-    pub bytes: bool,
-    pub words: bool,
+    /// Rounded to bf16, in tiles.
+    pub tiles: bool,
 }
 
 impl ActForms {
     /// What two readers need together.
     pub fn or(self, other: ActForms) -> ActForms {
         ActForms {
+            exact: self.exact || other.exact,
             floats: self.floats || other.floats,
-            bytes: self.bytes || other.bytes,
-            words: self.words || other.words,
+            tiles: self.tiles || other.tiles,
         }
     }
 }
@@ -52,12 +49,11 @@ impl ActForms {
 impl Acts {
     /// Room for `max_rows` rows of up to `max_cols` columns.
     pub fn new(max_rows: usize, max_cols: usize) -> Acts {
-        let n = max_rows * max_cols;
+        let n = max_rows.next_multiple_of(TILE_ROWS) * max_cols.next_multiple_of(ACT_BLOCK);
         Acts {
-            floats: vec![0.0; n],
-            bytes: vec![0; n],
-            low_bytes: vec![0; n],
-            blocks: vec![ActBlock::default(); n.div_ceil(ACT_BLOCK)],
+            exact: vec![0.0; max_rows * max_cols],
+            floats: Aligned::zeros(n),
+            brains: Aligned::zeros(n),
             n_cols: max_cols,
             max_rows,
             forms: ActForms::default(),
@@ -66,11 +62,12 @@ impl Acts {
 
     /// Says how the next rows will be shaped and read. `n_cols` must fit what `new` got.
     pub fn shape(&mut self, n_cols: usize, forms: ActForms) {
-        assert!(self.max_rows * n_cols <= self.floats.len(), "activation buffer too small");
-        if forms.bytes || forms.words {
-            assert!(n_cols.is_multiple_of(ACT_BLOCK), "quantised rows come in blocks of 32");
-        }
-        assert!(!(forms.bytes && forms.words), "one step of activations has one precision");
+        let padded = n_cols.next_multiple_of(ACT_BLOCK);
+        assert!(
+            self.max_rows * n_cols <= self.exact.len()
+                && self.max_rows.next_multiple_of(TILE_ROWS) * padded <= self.floats.len(),
+            "activation buffer too small"
+        );
         self.n_cols = n_cols;
         self.forms = forms;
     }
@@ -89,20 +86,20 @@ impl Acts {
 
     pub(crate) fn view(&self) -> ActView {
         ActView {
+            exact: self.exact.as_ptr(),
             floats: self.floats.as_ptr(),
-            bytes: self.bytes.as_ptr(),
-            low_bytes: self.low_bytes.as_ptr(),
-            blocks: self.blocks.as_ptr(),
+            brains: self.brains.as_ptr(),
+            n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
         }
     }
 
     pub(crate) fn view_mut(&mut self) -> ActViewMut {
         ActViewMut {
+            exact: self.exact.as_mut_ptr(),
             floats: self.floats.as_mut_ptr(),
-            bytes: self.bytes.as_mut_ptr(),
-            low_bytes: self.low_bytes.as_mut_ptr(),
-            blocks: self.blocks.as_mut_ptr(),
+            brains: self.brains.as_mut_ptr(),
             n_cols: self.n_cols,
+            n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             forms: self.forms,
         }
     }
@@ -111,25 +108,27 @@ impl Acts {
 /// [`Acts`] for kernels that read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActView {
+    pub(crate) exact: *const f32,
+    /// `[row][block][32]`.
     pub(crate) floats: *const f32,
-    pub(crate) bytes: *const i8,
-    pub(crate) low_bytes: *const i8,
-    pub(crate) blocks: *const ActBlock,
+    /// `[sixteen rows][block][16 pairs of columns][row][2]`.
+    pub(crate) brains: *const u16,
+    pub(crate) n_blocks: usize,
 }
 
 /// [`Acts`] for kernels that fill in rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActViewMut {
+    pub(crate) exact: *mut f32,
     pub(crate) floats: *mut f32,
-    pub(crate) bytes: *mut i8,
-    pub(crate) low_bytes: *mut i8,
-    pub(crate) blocks: *mut ActBlock,
+    pub(crate) brains: *mut u16,
     pub(crate) n_cols: usize,
+    pub(crate) n_blocks: usize,
     pub(crate) forms: ActForms,
 }
 
 // SAFETY: the pointers are used only inside an op, which holds the borrow of the `Acts` they come
-// from; threads write disjoint rows.
+// from; threads write disjoint rows, and of tiles, disjoint tiles.
 unsafe impl Send for ActView {}
 // SAFETY: as above.
 unsafe impl Sync for ActView {}

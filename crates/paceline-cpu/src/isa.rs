@@ -10,15 +10,17 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// AVX-512 (F, BW, DQ, VL) with VNNI.
+    /// AVX-512 (F, BW, DQ, VL).
     Avx512,
+    /// AVX-512 and matrix tiles with bf16 products.
+    Amx,
 }
 
 /// The environment variable that lowers the choice.
 pub const ISA_VARIABLE: &str = "PACELINE_ISA";
 
 impl Isa {
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
 
     /// The best this machine has.
     pub fn detect() -> Isa {
@@ -31,8 +33,10 @@ impl Isa {
                 && is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni");
+                && is_x86_feature_detected!("avx512vl");
+            if avx512 && is_x86_feature_detected!("avx512vbmi") && crate::amx::is_available() {
+                return Isa::Amx;
+            }
             if avx512 {
                 return Isa::Avx512;
             }
@@ -62,6 +66,7 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         }
     }
 }
@@ -94,7 +99,8 @@ impl fmt::Display for IsaError {
         match self {
             IsaError::Unknown { name } => write!(
                 f,
-                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2 or avx512"
+                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2, avx512 or \
+                 amx"
             ),
             IsaError::Missing { wanted, best } => write!(
                 f,

@@ -10,6 +10,9 @@
 #![allow(unsafe_code, reason = "kernels; every block says why it is sound")]
 
 mod acts;
+mod aligned;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod isa;
 mod kernels;
 mod lanes;
@@ -24,4 +27,4 @@ pub use acts::{ACT_BLOCK, ActForms, Acts};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use kernels::attention::KV_BLOCK;
 pub use ops::Cpu;
-pub use packed::{ActPrecision, PackError, PackedMatrix, RawMatrix};
+pub use packed::{PackError, PackedMatrix, RawMatrix};

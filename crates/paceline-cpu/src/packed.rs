@@ -1,54 +1,36 @@
 //! Weights in the order the kernels stream them.
 //!
-//! A matrix of `n_rows` outputs and `n_cols` inputs is cut into panels of sixteen outputs, one per
-//! lane; a last panel is filled up with zeros. Inside a panel:
+//! A matrix of `n_rows` outputs and `n_cols` inputs is cut into panels of sixteen outputs; a last
+//! panel is filled up with zeros. A panel of f32 weights holds, for every column, the sixteen
+//! outputs' weights. Any other panel holds, each part on cache lines of its own:
 //!
-//! * quantised: for every 32 columns, the scales (then the minima) of the sixteen outputs, then the
-//!   codes: eight vectors of 64 bytes, vector `i` with columns `4i..4i + 4` of each output. With
-//!   four-bit codes, vectors `i` and `i + 4` share their bytes: low and high nibbles.
-//! * float: for every column, the sixteen outputs' weights, in the file's own precision.
+//! * the scales, then the minima of the sixteen outputs, for each group of 32 (or 16) columns;
+//! * for each 32 columns the codes, less the code that stands in the middle of their range.
+//!
+//! Codes are arranged for lanes, one output a lane:
+//!
+//! * four-bit: four vectors of words; of lane `n` of vector `i`, nibble `j` of the low half is
+//!   column `8i + 2j` of output `n` plus eight, nibble `j` of the high half column `8i + 2j + 1`;
+//! * bytes: for each column the sixteen outputs;
+//! * bf16: sixteen vectors of words; lane `n` of vector `i` holds columns `2i` and `2i + 1`;
+//!
+//! or for tiles, one output a row:
+//!
+//! * four-bit: four vectors of half words; nibble `j` of half word `k` of vector `i` is column `k`
+//!   of output `4i + j` plus eight;
+//! * bytes: for each output the sixteen even columns, then the sixteen odd ones;
+//! * bf16: for each output the thirty-two columns.
 
 use std::fmt;
 
 use half::f16;
 
 use crate::acts::{ACT_BLOCK, ActForms};
-use crate::lanes::WIDTH;
+use crate::aligned::{Aligned, LINE};
+use crate::isa::Isa;
+use crate::kernels::format::{Codes, Layout};
+use crate::lanes::{WIDTH, round_to_bf16};
 use crate::quant::{TensorType, dequantize_row, unpack_row};
-
-/// How a quantised panel's bytes are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QuantLayout {
-    Nibble,
-    NibbleMin,
-    NibbleMinF32,
-    Nibble16F32,
-    Nibble16MinF32,
-    Byte,
-    ByteWide,
-    ByteMin,
-    ByteMinF32,
-    Byte16F32,
-}
-
-impl QuantLayout {
-    /// The layout a file type is packed into; `None` for float types.
-    fn of(ty: TensorType) -> Option<QuantLayout> {
-        Some(match ty {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
-            TensorType::Q4_0 => QuantLayout::Nibble,
-            TensorType::Q4_1 => QuantLayout::NibbleMin,
-            TensorType::Q5_0 => QuantLayout::Byte,
-            TensorType::Q5_1 => QuantLayout::ByteMin,
-            TensorType::Q8_0 => QuantLayout::ByteWide,
-            TensorType::Q2K => QuantLayout::Nibble16MinF32,
-            TensorType::Q3K => QuantLayout::Nibble16F32,
-            TensorType::Q4K => QuantLayout::NibbleMinF32,
-            TensorType::Q5K => QuantLayout::ByteMinF32,
-            TensorType::Q6K => QuantLayout::Byte16F32,
-        })
-    }
-}
 
 /// A weight matrix ready for the kernels.
 #[derive(Debug)]
@@ -56,55 +38,75 @@ pub struct PackedMatrix {
     n_rows: usize,
     n_cols: usize,
     ty: TensorType,
-    precision: ActPrecision,
     data: Data,
 }
 
 #[derive(Debug)]
 enum Data {
-    Quant { layout: QuantLayout, zero: i32, bytes: Vec<u8> },
-    F32(Vec<f32>),
-    F16(Vec<u16>),
-    BF16(Vec<u16>),
+    Coded { layout: Layout, arrangement: Arrangement, bytes: Aligned<u8> },
+    Exact(Aligned<f32>),
 }
 
-/// A quantised matrix as a kernel sees it.
+/// Whom the codes are arranged for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrangement {
+    Lanes,
+    Tiles,
+}
+
+impl Arrangement {
+    fn of(isa: Isa) -> Arrangement {
+        if isa == Isa::Amx { Arrangement::Tiles } else { Arrangement::Lanes }
+    }
+}
+
+/// A matrix that meets rounded activations, as a kernel sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QuantView {
+pub(crate) struct CodedView {
     pub(crate) data: *const u8,
     pub(crate) n_rows: usize,
-    pub(crate) n_cols: usize,
-    pub(crate) zero: i32,
-    /// The activations are words.
-    pub(crate) words: bool,
-    pub(crate) layout: QuantLayout,
+    pub(crate) panel: PanelLayout,
+    pub(crate) layout: Layout,
+    pub(crate) arrangement: Arrangement,
 }
 
-/// A float matrix as a kernel sees it.
+/// A matrix of f32 weights as a kernel sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FloatView {
-    pub(crate) data: FloatPointer,
+pub(crate) struct ExactView {
+    pub(crate) data: *const f32,
     pub(crate) n_rows: usize,
     pub(crate) n_cols: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum FloatPointer {
-    F32(*const f32),
-    F16(*const u16),
-    BF16(*const u16),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MatrixView {
-    Quant(QuantView),
-    Float(FloatView),
+    Coded(CodedView),
+    Exact(ExactView),
 }
 
 // SAFETY: views are read-only and live inside an op that borrows the matrix.
 unsafe impl Send for MatrixView {}
 // SAFETY: as above.
 unsafe impl Sync for MatrixView {}
+
+/// Where the parts of a panel lie, in bytes. Scales come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PanelLayout {
+    pub(crate) n_blocks: usize,
+    pub(crate) mins: usize,
+    pub(crate) codes: usize,
+    pub(crate) n_bytes: usize,
+}
+
+impl PanelLayout {
+    pub(crate) fn of(layout: Layout, n_cols: usize) -> PanelLayout {
+        let n_blocks = n_cols.div_ceil(ACT_BLOCK);
+        let scales = n_blocks * layout.groups() * layout.scale_bytes();
+        let mins = scales.next_multiple_of(LINE);
+        let codes = mins + if layout.has_min() { mins } else { 0 };
+        PanelLayout { n_blocks, mins, codes, n_bytes: codes + n_blocks * layout.code_bytes() }
+    }
+}
 
 /// Why a matrix cannot be packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,16 +140,6 @@ impl fmt::Display for PackError {
 
 impl std::error::Error for PackError {}
 
-/// How finely the activations that meet a quantised matrix are quantised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ActPrecision {
-    /// To bytes.
-    Bytes,
-    /// To 16-bit words, at about twice the arithmetic: for the logits, where an error is not
-    /// averaged away by further layers.
-    Words,
-}
-
 /// One source of rows: a tensor as it lies in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct RawMatrix<'a> {
@@ -174,22 +166,20 @@ impl<'a> RawMatrix<'a> {
 }
 
 impl PackedMatrix {
-    /// Packs a matrix. Output `i` is the source's row `row_of(i)`.
+    /// Packs a matrix for the kernels of `isa`. Output `i` is the source's row `row_of(i)`.
     pub fn pack(
         raw: RawMatrix<'_>,
-        precision: ActPrecision,
+        isa: Isa,
         row_of: impl Fn(usize) -> usize,
     ) -> Result<Self, PackError> {
         let row_bytes = raw.row_bytes()?;
-        let data = match QuantLayout::of(raw.ty) {
-            Some(layout) => Data::Quant {
-                layout,
-                zero: raw.ty.zero_point(),
-                bytes: pack_quant(&raw, row_bytes, layout, &row_of)?,
-            },
-            None => pack_float(&raw, row_bytes, &row_of)?,
+        let arrangement = Arrangement::of(isa);
+        let data = match Layout::of(raw.ty) {
+            Some(Layout::Brain) => pack_brain(&raw, row_bytes, arrangement, &row_of)?,
+            Some(layout) => pack_codes(&raw, row_bytes, (layout, arrangement), &row_of)?,
+            None => pack_exact(&raw, row_bytes, &row_of)?,
         };
-        Ok(PackedMatrix { n_rows: raw.n_rows, n_cols: raw.n_cols, ty: raw.ty, precision, data })
+        Ok(PackedMatrix { n_rows: raw.n_rows, n_cols: raw.n_cols, ty: raw.ty, data })
     }
 
     /// Outputs.
@@ -213,132 +203,197 @@ impl PackedMatrix {
     /// Memory the weights take.
     pub fn n_bytes(&self) -> usize {
         match &self.data {
-            Data::Quant { bytes, .. } => bytes.len(),
-            Data::F32(v) => v.len() * 4,
-            Data::F16(v) | Data::BF16(v) => v.len() * 2,
+            Data::Coded { bytes, .. } => bytes.len(),
+            Data::Exact(values) => values.len() * 4,
         }
     }
 
     /// The form of activations this matrix multiplies with.
     pub fn act_forms(&self) -> ActForms {
-        match (&self.data, self.precision) {
-            (Data::Quant { .. }, ActPrecision::Bytes) => {
-                ActForms { bytes: true, ..ActForms::default() }
+        let none = ActForms::default();
+        match &self.data {
+            Data::Coded { arrangement: Arrangement::Lanes, .. } => {
+                ActForms { floats: true, ..none }
             }
-            (Data::Quant { .. }, ActPrecision::Words) => {
-                ActForms { words: true, ..ActForms::default() }
-            }
-            _ => ActForms { floats: true, ..ActForms::default() },
+            Data::Coded { arrangement: Arrangement::Tiles, .. } => ActForms { tiles: true, ..none },
+            Data::Exact(_) => ActForms { exact: true, ..none },
         }
     }
 
     pub(crate) fn view(&self) -> MatrixView {
-        let float =
-            |data| MatrixView::Float(FloatView { data, n_rows: self.n_rows, n_cols: self.n_cols });
         match &self.data {
-            Data::Quant { layout, zero, bytes } => MatrixView::Quant(QuantView {
+            Data::Coded { layout, arrangement, bytes } => MatrixView::Coded(CodedView {
                 data: bytes.as_ptr(),
                 n_rows: self.n_rows,
-                n_cols: self.n_cols,
-                zero: *zero,
-                words: self.precision == ActPrecision::Words,
+                panel: PanelLayout::of(*layout, self.n_cols),
                 layout: *layout,
+                arrangement: *arrangement,
             }),
-            Data::F32(v) => float(FloatPointer::F32(v.as_ptr())),
-            Data::F16(v) => float(FloatPointer::F16(v.as_ptr())),
-            Data::BF16(v) => float(FloatPointer::BF16(v.as_ptr())),
+            Data::Exact(values) => MatrixView::Exact(ExactView {
+                data: values.as_ptr(),
+                n_rows: self.n_rows,
+                n_cols: self.n_cols,
+            }),
         }
     }
 }
 
-fn pack_quant(
+fn pack_codes(
     raw: &RawMatrix<'_>,
     row_bytes: usize,
-    layout: QuantLayout,
+    (layout, arrangement): (Layout, Arrangement),
     row_of: &impl Fn(usize) -> usize,
-) -> Result<Vec<u8>, PackError> {
+) -> Result<Data, PackError> {
     let n_groups = raw.n_cols / raw.ty.group_len();
-    let mut codes = vec![0; raw.n_cols];
-    let mut scales = vec![0.0; n_groups];
-    let mut mins = vec![0.0; if raw.ty.has_min() { n_groups } else { 0 }];
-    let panel_bytes = raw.n_cols / ACT_BLOCK * layout.block_bytes();
-    let mut out = vec![0; raw.n_rows.div_ceil(WIDTH) * panel_bytes];
-    for row in 0..raw.n_rows {
-        let source = row_of(row);
-        unpack_row(raw.ty, raw.row(source, row_bytes), &mut codes, &mut scales, &mut mins);
-        if !scales.iter().chain(&mins).all(|x| x.is_finite()) {
+    let mut row = Row {
+        codes: vec![0; raw.n_cols],
+        scales: vec![0.0; n_groups],
+        mins: vec![0.0; if raw.ty.has_min() { n_groups } else { 0 }],
+    };
+    let panel = PanelLayout::of(layout, raw.n_cols);
+    let mut bytes = Aligned::zeros(raw.n_rows.div_ceil(WIDTH) * panel.n_bytes);
+    for output in 0..raw.n_rows {
+        let source = row_of(output);
+        let data = raw.row(source, row_bytes);
+        unpack_row(raw.ty, data, &mut row.codes, &mut row.scales, &mut row.mins);
+        if !row.scales.iter().chain(&row.mins).all(|x| x.is_finite()) {
             return Err(PackError::NotFinite { row: source });
         }
-        let panel = &mut out[row / WIDTH * panel_bytes..][..panel_bytes];
-        for (block, bytes) in panel.chunks_exact_mut(layout.block_bytes()).enumerate() {
-            put_block(bytes, layout, row % WIDTH, block, (&codes, &scales, &mins));
+        let to = &mut bytes[output / WIDTH * panel.n_bytes..][..panel.n_bytes];
+        let (head, codes) = to.split_at_mut(panel.codes);
+        let (scales, mins) = head.split_at_mut(panel.mins);
+        put_scales(scales, layout, &row.scales, output % WIDTH);
+        put_scales(mins, layout, &row.mins, output % WIDTH);
+        let blocks = codes.chunks_exact_mut(layout.code_bytes());
+        for (block, codes) in blocks.zip(row.codes.as_chunks::<ACT_BLOCK>().0) {
+            put_block(block, codes, layout, arrangement, output % WIDTH);
         }
     }
-    Ok(out)
+    Ok(Data::Coded { layout, arrangement, bytes })
 }
 
-/// Writes one output's share of a block: its lane of the scales, minima and codes.
-fn put_block(
-    bytes: &mut [u8],
-    layout: QuantLayout,
-    lane: usize,
-    block: usize,
-    (codes, scales, mins): (&[u8], &[f32], &[f32]),
-) {
-    let n_groups = scales.len() * ACT_BLOCK / codes.len();
-    let (head, body) = bytes.split_at_mut(layout.head_bytes());
-    let groups = block * n_groups..(block + 1) * n_groups;
-    let mins = if mins.is_empty() { mins } else { &mins[groups.clone()] };
-    for (slot, &x) in scales[groups].iter().chain(mins).enumerate() {
+/// One output's weights, unpacked.
+struct Row {
+    codes: Vec<u8>,
+    scales: Vec<f32>,
+    mins: Vec<f32>,
+}
+
+/// Writes an output's scales (or minima), group after group.
+fn put_scales(to: &mut [u8], layout: Layout, scales: &[f32], output: usize) {
+    for (slot, &scale) in to.chunks_exact_mut(layout.scale_bytes()).zip(scales) {
         if layout.f32_scales() {
-            let at = slot * 4 * WIDTH + lane * 4;
-            head[at..at + 4].copy_from_slice(&x.to_le_bytes());
+            slot[4 * output..4 * output + 4].copy_from_slice(&scale.to_le_bytes());
         } else {
-            let at = slot * 2 * WIDTH + lane * 2;
-            head[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
-        }
-    }
-    for (i, &code) in codes[block * ACT_BLOCK..(block + 1) * ACT_BLOCK].iter().enumerate() {
-        let (vector, byte) = (i / 4, 4 * lane + i % 4);
-        if layout.nibbles() {
-            let shift = if vector < 4 { 0 } else { 4 };
-            body[64 * (vector % 4) + byte] |= code << shift;
-        } else {
-            body[64 * vector + byte] = code;
+            let half = f16::from_f32(scale).to_le_bytes();
+            slot[2 * output..2 * output + 2].copy_from_slice(&half);
         }
     }
 }
 
-fn pack_float(
+/// Writes an output's codes of 32 columns.
+fn put_block(
+    block: &mut [u8],
+    codes: &[u8; ACT_BLOCK],
+    layout: Layout,
+    arrangement: Arrangement,
+    output: usize,
+) {
+    // Codes lie within a byte of their centre, so that the difference fits a signed byte.
+    let centred = codes.map(|code| code.wrapping_sub(layout.centre()));
+    match (layout.codes(), arrangement) {
+        (Codes::Nibbles, Arrangement::Lanes) => nibbles_for_lanes(block, &centred, output),
+        (Codes::Nibbles, Arrangement::Tiles) => nibbles_for_tiles(block, &centred, output),
+        (_, Arrangement::Lanes) => {
+            for (column, &code) in centred.iter().enumerate() {
+                block[column * WIDTH + output] = code;
+            }
+        }
+        (_, Arrangement::Tiles) => {
+            for (column, &code) in centred.iter().enumerate() {
+                block[ACT_BLOCK * output + column % 2 * WIDTH + column / 2] = code;
+            }
+        }
+    }
+}
+
+fn nibbles_for_lanes(block: &mut [u8], centred: &[u8; ACT_BLOCK], output: usize) {
+    let nibble = |code: u8| u32::from(code.wrapping_add(8));
+    for (i, codes) in centred.as_chunks::<8>().0.iter().enumerate() {
+        let mut word = 0;
+        for (j, pair) in codes.as_chunks::<2>().0.iter().enumerate() {
+            word |= nibble(pair[0]) << (4 * j) | nibble(pair[1]) << (16 + 4 * j);
+        }
+        let at = LINE * i + 4 * output;
+        block[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+fn nibbles_for_tiles(block: &mut [u8], centred: &[u8; ACT_BLOCK], output: usize) {
+    let vector = &mut block[LINE * (output / 4)..][..LINE];
+    for (half_word, &code) in vector.as_chunks_mut::<2>().0.iter_mut().zip(centred) {
+        half_word[output % 4 / 2] |= code.wrapping_add(8) << (4 * (output % 2));
+    }
+}
+
+/// bf16 as it is, f16 rounded to it.
+fn pack_brain(
+    raw: &RawMatrix<'_>,
+    row_bytes: usize,
+    arrangement: Arrangement,
+    row_of: &impl Fn(usize) -> usize,
+) -> Result<Data, PackError> {
+    let layout = Layout::Brain;
+    let panel = PanelLayout::of(layout, raw.n_cols);
+    let mut bytes = Aligned::zeros(raw.n_rows.div_ceil(WIDTH) * panel.n_bytes);
+    for_each_row(raw, row_bytes, row_of, |output, values| {
+        let to = &mut bytes[output / WIDTH * panel.n_bytes..][..panel.n_bytes];
+        let lane = output % WIDTH;
+        for (column, &x) in values.iter().enumerate() {
+            let at = match arrangement {
+                Arrangement::Lanes => column / 2 * LINE + 4 * lane + 2 * (column % 2),
+                Arrangement::Tiles => {
+                    column / ACT_BLOCK * layout.code_bytes()
+                        + LINE * lane
+                        + 2 * (column % ACT_BLOCK)
+                }
+            };
+            let bits = (round_to_bf16(x).to_bits() >> 16) as u16;
+            to[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+        }
+    })?;
+    Ok(Data::Coded { layout, arrangement, bytes })
+}
+
+fn pack_exact(
     raw: &RawMatrix<'_>,
     row_bytes: usize,
     row_of: &impl Fn(usize) -> usize,
 ) -> Result<Data, PackError> {
+    let mut packed = Aligned::zeros(raw.n_rows.div_ceil(WIDTH) * WIDTH * raw.n_cols);
+    for_each_row(raw, row_bytes, row_of, |output, values| {
+        for (column, &x) in values.iter().enumerate() {
+            packed[(output / WIDTH * raw.n_cols + column) * WIDTH + output % WIDTH] = x;
+        }
+    })?;
+    Ok(Data::Exact(packed))
+}
+
+/// Hands out each output's weights as floats.
+fn for_each_row(
+    raw: &RawMatrix<'_>,
+    row_bytes: usize,
+    row_of: &impl Fn(usize) -> usize,
+    mut f: impl FnMut(usize, &[f32]),
+) -> Result<(), PackError> {
     let mut values = vec![0.0; raw.n_cols];
-    let n = raw.n_rows.div_ceil(WIDTH) * WIDTH * raw.n_cols;
-    let mut f32s = vec![0f32; if raw.ty == TensorType::F32 { n } else { 0 }];
-    let mut u16s = vec![0u16; if raw.ty == TensorType::F32 { 0 } else { n }];
-    for row in 0..raw.n_rows {
-        let source = row_of(row);
-        let bytes = raw.row(source, row_bytes);
-        dequantize_row(raw.ty, bytes, &mut values);
+    for output in 0..raw.n_rows {
+        let source = row_of(output);
+        dequantize_row(raw.ty, raw.row(source, row_bytes), &mut values);
         if !values.iter().all(|x| x.is_finite()) {
             return Err(PackError::NotFinite { row: source });
         }
-        let at = |col: usize| (row / WIDTH * raw.n_cols + col) * WIDTH + row % WIDTH;
-        if raw.ty == TensorType::F32 {
-            for (col, &x) in values.iter().enumerate() {
-                f32s[at(col)] = x;
-            }
-        } else {
-            for (col, pair) in bytes.chunks_exact(2).enumerate() {
-                u16s[at(col)] = u16::from_le_bytes([pair[0], pair[1]]);
-            }
-        }
+        f(output, &values);
     }
-    Ok(match raw.ty {
-        TensorType::F16 => Data::F16(u16s),
-        TensorType::BF16 => Data::BF16(u16s),
-        _ => Data::F32(f32s),
-    })
+    Ok(())
 }

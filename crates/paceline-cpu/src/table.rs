@@ -5,8 +5,10 @@ use std::ops::Range;
 use crate::acts::{ActView, ActViewMut};
 use crate::isa::Isa;
 use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, FreshKv};
-use crate::kernels::matmul_quant::Output;
-use crate::kernels::{attention, matmul_float, matmul_quant, reduce, rows};
+use crate::kernels::matmul::Output;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::matmul_amx;
+use crate::kernels::{attention, matmul, matmul_exact, reduce, rows};
 use crate::packed::MatrixView;
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
@@ -32,6 +34,8 @@ impl Kernels {
     pub(crate) fn of(isa: Isa) -> &'static Kernels {
         match isa {
             #[cfg(target_arch = "x86_64")]
+            Isa::Amx => &amx::KERNELS,
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::KERNELS,
@@ -43,7 +47,7 @@ impl Kernels {
 /// Stamps out the entry points of one instruction set: the generic kernels over its lanes, inlined
 /// into functions that carry its target features.
 macro_rules! entries {
-    ($isa:ident, $lanes:ty $(, $features:literal)?) => {
+    ($isa:ident, $lanes:ty, $coded:ident $(, $features:literal)?) => {
         #[allow(
             clippy::missing_safety_doc,
             clippy::undocumented_unsafe_blocks,
@@ -79,11 +83,9 @@ macro_rules! entries {
             ) {
                 unsafe {
                     match w {
-                        MatrixView::Quant(w) => {
-                            matmul_quant::matmul::<V>(w, panels, acts, n_rows, out)
-                        }
-                        MatrixView::Float(w) => {
-                            matmul_float::matmul::<V>(w, panels, acts, n_rows, out)
+                        MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, n_rows, out),
+                        MatrixView::Exact(w) => {
+                            matmul_exact::matmul::<V>(w, panels, acts, n_rows, out)
                         }
                     }
                 }
@@ -157,12 +159,20 @@ macro_rules! entries {
     };
 }
 
-entries!(scalar, crate::lanes::scalar::ScalarLanes);
+entries!(scalar, crate::lanes::scalar::ScalarLanes, matmul);
 #[cfg(target_arch = "x86_64")]
-entries!(avx2, crate::lanes::avx2::Avx2Lanes, "avx2,fma,f16c");
+entries!(avx2, crate::lanes::avx2::Avx2Lanes, matmul, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 entries!(
     avx512,
     crate::lanes::avx512::Avx512Lanes,
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+    matmul,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
+);
+#[cfg(target_arch = "x86_64")]
+entries!(
+    amx,
+    crate::lanes::avx512::Avx512Lanes,
+    matmul_amx,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c"
 );

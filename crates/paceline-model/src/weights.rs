@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use paceline_cpu::quant::dequantize_row;
-use paceline_cpu::{ActForms, ActPrecision, PackedMatrix, RawMatrix};
+use paceline_cpu::{ActForms, Isa, PackedMatrix, RawMatrix};
 
 use crate::checkpoint::{Checkpoint, LayerRole, Role, TensorView};
 use crate::error::ModelError;
@@ -17,6 +17,7 @@ use crate::spec::{ModelSpec, RopeStyle};
 #[derive(Debug)]
 pub struct Weights {
     checkpoint: Arc<Checkpoint>,
+    isa: Isa,
     pub(crate) layers: Vec<LayerWeights>,
     pub(crate) output_norm: Vec<f32>,
     pub(crate) head: PackedMatrix,
@@ -40,11 +41,15 @@ pub(crate) struct LayerWeights {
 }
 
 impl Weights {
-    /// Packs every tensor, layers side by side on `n_threads` threads.
-    pub fn load(checkpoint: Arc<Checkpoint>, n_threads: usize) -> Result<Weights, ModelError> {
+    /// Packs every tensor for the kernels of `isa`, layers side by side on `n_threads` threads.
+    pub fn load(
+        checkpoint: Arc<Checkpoint>,
+        isa: Isa,
+        n_threads: usize,
+    ) -> Result<Weights, ModelError> {
         let n_layers = checkpoint.spec().n_layers;
         let per_thread = n_layers.div_ceil(n_threads.max(1));
-        let loader = Loader { checkpoint: &checkpoint, spec: checkpoint.spec() };
+        let loader = Loader { checkpoint: &checkpoint, spec: checkpoint.spec(), isa };
         let load_range = |first: usize| {
             let layers = first..(first + per_thread).min(n_layers);
             layers.map(|layer| loader.layer(layer)).collect::<Result<Vec<_>, _>>()
@@ -62,18 +67,23 @@ impl Weights {
         })?;
         let head_role =
             if checkpoint.tensor(Role::Output).is_some() { Role::Output } else { Role::TokenEmbed };
-        let head = loader.matrix(head_role, ActPrecision::Words, |row| row)?;
+        let head = loader.matrix(head_role, |row| row)?;
         let output_norm = loader.norm(Role::OutputNorm)?;
         let layers = layers.into_iter().flatten().collect();
-        Ok(Weights { layers, output_norm, head, checkpoint })
+        Ok(Weights { layers, output_norm, head, isa, checkpoint })
     }
 
     pub fn spec(&self) -> &ModelSpec {
         self.checkpoint.spec()
     }
 
+    /// The instruction set whose kernels read these weights.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// The file the weights came from.
-    pub fn checkpoint(&self) -> &Checkpoint {
+    pub fn checkpoint(&self) -> &Arc<Checkpoint> {
         &self.checkpoint
     }
 
@@ -105,15 +115,15 @@ pub(crate) fn forms_of<'a>(weights: impl IntoIterator<Item = &'a PackedMatrix>) 
 struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     spec: &'a ModelSpec,
+    isa: Isa,
 }
 
 impl Loader<'_> {
     fn layer(self, index: usize) -> Result<LayerWeights, ModelError> {
         use LayerRole::*;
         let role = |layer_role| Role::Layer(index, layer_role);
-        let bytes = ActPrecision::Bytes;
-        let plain = |layer_role| self.matrix(role(layer_role), bytes, |row| row);
-        let rotated = |layer_role| self.matrix(role(layer_role), bytes, |row| self.source_row(row));
+        let plain = |layer_role| self.matrix(role(layer_role), |row| row);
+        let rotated = |layer_role| self.matrix(role(layer_role), |row| self.source_row(row));
         Ok(LayerWeights {
             attn_norm: self.norm(role(AttnNorm))?,
             qkv: [rotated(Q)?, rotated(K)?, plain(V)?],
@@ -155,12 +165,11 @@ impl Loader<'_> {
     fn matrix(
         self,
         role: Role,
-        precision: ActPrecision,
         row_of: impl Fn(usize) -> usize,
     ) -> Result<PackedMatrix, ModelError> {
         let view = self.checkpoint.tensor(role).expect("the checkpoint was checked on opening");
         let raw = RawMatrix { ty: view.ty, n_rows: view.rows, n_cols: view.cols, data: view.data };
-        PackedMatrix::pack(raw, precision, row_of)
+        PackedMatrix::pack(raw, self.isa, row_of)
             .map_err(|source| ModelError::Weights { tensor: view.name.to_owned(), source })
     }
 

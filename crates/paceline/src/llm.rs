@@ -143,7 +143,8 @@ impl Llm {
         let tokenizer = Arc::new(read_tokenizer(&checkpoint)?);
         let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
-        let weights = Arc::new(Weights::load(checkpoint, n_threads)?);
+        let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
+        let weights = Arc::new(Weights::load(checkpoint, isa, n_threads)?);
         let cpu = cpu_options(&options, weights.spec(), n_threads)?;
         let backend = CpuBackend::new(Arc::clone(&weights), cpu)?;
         let facts = ModelFacts {
@@ -270,10 +271,9 @@ fn cpu_options(
     spec: &ModelSpec,
     n_threads: usize,
 ) -> Result<CpuOptions, Error> {
-    let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
     let KvPlan { n_blocks, max_model_len, .. } = options.kv_plan(spec)?;
     let max_rows = options.max_num_batched_tokens;
-    Ok(CpuOptions { isa, n_threads, n_blocks, max_rows, max_model_len })
+    Ok(CpuOptions { n_threads, n_blocks, max_rows, max_model_len })
 }
 
 fn engine_config(options: &LlmOptions) -> EngineConfig {

@@ -46,14 +46,8 @@ fn engine(arch: &str) -> Engine<CpuBackend> {
     let spec = SynthSpec { ty: TensorType::Q4_1, ..SynthSpec::tiny(arch) };
     let gguf = Gguf::parse(gguf_bytes(&spec).unwrap()).unwrap();
     let checkpoint = Arc::new(Checkpoint::from_gguf(gguf).unwrap());
-    let weights = Arc::new(Weights::load(checkpoint, 1).unwrap());
-    let options = CpuOptions {
-        isa: Isa::detect(),
-        n_threads: 2,
-        n_blocks: 128,
-        max_rows: 64,
-        max_model_len: 1024,
-    };
+    let weights = Arc::new(Weights::load(checkpoint, Isa::detect(), 1).unwrap());
+    let options = CpuOptions { n_threads: 2, n_blocks: 128, max_rows: 64, max_model_len: 1024 };
     let backend = CpuBackend::new(weights, options).unwrap();
     Engine::new(backend, EngineConfig::default()).unwrap()
 }

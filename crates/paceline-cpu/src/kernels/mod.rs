@@ -1,10 +1,14 @@
-//! The kernels: one generic function each, over [`crate::lanes::Lanes`].
+//! The kernels: one generic function each, over [`crate::lanes::Lanes`], and the matrix product
+//! once more on tiles.
 //!
 //! They take pointers and sizes that the doors in [`crate::ops`] have checked; they do not
 //! allocate, log or fail.
 
 pub(crate) mod attention;
-pub(crate) mod matmul_float;
-pub(crate) mod matmul_quant;
+pub(crate) mod format;
+pub(crate) mod matmul;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod matmul_amx;
+pub(crate) mod matmul_exact;
 pub(crate) mod reduce;
 pub(crate) mod rows;

@@ -1,8 +1,8 @@
-//! Kernels that work on one row at a time: norm, quantisation, rope, activations.
+//! Kernels that work on one row at a time: norm, rounding, rope, activations.
 
-use crate::acts::{ACT_BLOCK, ActBlock, ActViewMut};
-use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes, to_array};
-use crate::math::{ROUNDER, gelu_tanh, run_len, silu, tanh};
+use crate::acts::{ACT_BLOCK, ActViewMut, TILE_ROWS};
+use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
+use crate::math::{gelu_tanh, run_len, silu, tanh};
 
 /// `out = x / rms(x) * weight`.
 ///
@@ -34,100 +34,6 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(
     }
 }
 
-/// Quantises one row into bytes with a scale per 32 values.
-///
-/// # Safety
-/// As [`Lanes`]; `x` and `bytes` hold `n` elements, `n` a multiple of 32, `blocks` `n / 32`.
-#[inline(always)]
-pub(crate) unsafe fn quantize<V: Lanes>(
-    x: *const f32,
-    n: usize,
-    bytes: *mut i8,
-    blocks: *mut ActBlock,
-) {
-    for block in 0..n / ACT_BLOCK {
-        // SAFETY: block by block within `n`.
-        unsafe {
-            let at = block * ACT_BLOCK;
-            let halves = [V::load(x.add(at)), V::load(x.add(at + WIDTH))];
-            let largest = largest_of::<V>(halves);
-            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-            for (half, v) in halves.into_iter().enumerate() {
-                v.mul(V::splat(inverse)).store_rounded_i8(bytes.add(at + half * WIDTH));
-            }
-            let scale = largest / 127.0;
-            let sums = [sum_bytes(bytes.add(at)), sum_bytes(bytes.add(at + WIDTH))];
-            let scaled_sum = scale * (sums[0] + sums[1]) as f32;
-            *blocks.add(block) = ActBlock { scale, scaled_sum, sums };
-        }
-    }
-}
-
-/// Quantises one row into 16-bit words, kept as two signed bytes, with a scale per 32 values.
-///
-/// # Safety
-/// As [`quantize`], with `low` as `high`.
-#[inline(always)]
-pub(crate) unsafe fn quantize_words<V: Lanes>(
-    x: *const f32,
-    n: usize,
-    (high, low): (*mut i8, *mut i8),
-    blocks: *mut ActBlock,
-) {
-    /// Largest word: its high byte is 127.
-    const LARGEST: f32 = 127.0 * 256.0;
-    for block in 0..n / ACT_BLOCK {
-        // SAFETY: block by block within `n`.
-        unsafe {
-            let at = block * ACT_BLOCK;
-            let halves = [V::load(x.add(at)), V::load(x.add(at + WIDTH))];
-            let largest = largest_of::<V>(halves);
-            let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-            let mut sums = [0; 2];
-            for (half, v) in halves.into_iter().enumerate() {
-                for (i, x) in to_array(v.mul(V::splat(inverse))).into_iter().enumerate() {
-                    let word = i32::from((x + ROUNDER).to_bits() as i16);
-                    let top = (word + 128) >> 8;
-                    *high.add(at + half * WIDTH + i) = top as i8;
-                    *low.add(at + half * WIDTH + i) = (word - 256 * top) as i8;
-                    sums[half] += word;
-                }
-            }
-            let scale = largest / LARGEST;
-            let scaled_sum = scale * (sums[0] + sums[1]) as f32;
-            *blocks.add(block) = ActBlock { scale, scaled_sum, sums };
-        }
-    }
-}
-
-/// The largest magnitude of two vectors.
-///
-/// # Safety
-/// As [`Lanes`].
-#[inline(always)]
-unsafe fn largest_of<V: Lanes>(halves: [V; 2]) -> f32 {
-    // SAFETY: register operations only.
-    unsafe {
-        let zero = V::splat(0.0);
-        let [a, b] = halves;
-        a.max(zero.sub(a)).max(b.max(zero.sub(b))).max_lane()
-    }
-}
-
-/// Sum of sixteen bytes.
-///
-/// # Safety
-/// `bytes` holds sixteen.
-#[inline(always)]
-unsafe fn sum_bytes(bytes: *const i8) -> i32 {
-    let mut sum = 0;
-    for i in 0..WIDTH {
-        // SAFETY: within the sixteen.
-        sum += i32::from(unsafe { *bytes.add(i) });
-    }
-    sum
-}
-
 /// Fills in row `row` of `acts` from `x` (which may be that row itself), in the forms asked for.
 ///
 /// # Safety
@@ -137,17 +43,44 @@ pub(crate) unsafe fn put_acts<V: Lanes>(x: *const f32, acts: ActViewMut, row: us
     let n = acts.n_cols;
     // SAFETY: the row lies within the buffers.
     unsafe {
-        let blocks = acts.blocks.add(row * (n / ACT_BLOCK));
-        if acts.forms.bytes {
-            quantize::<V>(x, n, acts.bytes.add(row * n), blocks);
+        let exact = acts.exact.add(row * n);
+        if acts.forms.exact && !std::ptr::eq(x, exact) {
+            std::ptr::copy_nonoverlapping(x, exact, n);
         }
-        if acts.forms.words {
-            let bytes = (acts.bytes.add(row * n), acts.low_bytes.add(row * n));
-            quantize_words::<V>(x, n, bytes, blocks);
+        if acts.forms.floats || acts.forms.tiles {
+            for block in 0..acts.n_blocks {
+                put_block::<V>(x, acts, row, block);
+            }
         }
-        let floats = acts.floats.add(row * n);
-        if acts.forms.floats && !std::ptr::eq(x, floats) {
-            std::ptr::copy_nonoverlapping(x, floats, n);
+    }
+}
+
+/// Rounds 32 elements of a row.
+///
+/// # Safety
+/// As [`put_acts`]; `block` lies within the row.
+#[inline(always)]
+unsafe fn put_block<V: Lanes>(x: *const f32, acts: ActViewMut, row: usize, block: usize) {
+    let (n, at) = (acts.n_cols, block * ACT_BLOCK);
+    // SAFETY: reads stay below `n`, writes within the row's blocks.
+    unsafe {
+        let low = load_first::<V>(x.add(at), run_len(at, n), 0.0).round_bf16();
+        let rest = (n - at).saturating_sub(WIDTH).min(WIDTH);
+        let high = load_first::<V>(x.add(at + WIDTH.min(n - at)), rest, 0.0).round_bf16();
+        if acts.forms.floats {
+            let to = acts.floats.add((row * acts.n_blocks + block) * ACT_BLOCK);
+            low.store(to);
+            high.store(to.add(WIDTH));
+        }
+        if acts.forms.tiles {
+            let mut brains = [0u16; ACT_BLOCK];
+            low.store_bf16(brains.as_mut_ptr());
+            high.store_bf16(brains.as_mut_ptr().add(WIDTH));
+            let tile = (row / TILE_ROWS * acts.n_blocks + block) * ACT_BLOCK * TILE_ROWS;
+            let to = acts.brains.add(tile).cast::<[u16; 2]>().add(row % TILE_ROWS);
+            for (i, pair) in brains.as_chunks::<2>().0.iter().enumerate() {
+                *to.add(i * TILE_ROWS) = *pair;
+            }
         }
     }
 }

@@ -8,12 +8,12 @@ use super::{Lanes, WIDTH};
 pub(crate) struct Avx2Lanes(__m256, __m256);
 
 // SAFETY (whole impl): the trait's contract gives us a machine with AVX2, FMA and F16C, and
-// pointers valid for the sixteen elements (sixty-four bytes, four activations) each method
-// touches. All loads and stores are the unaligned ones.
+// pointers valid for the sixteen elements each method touches. All loads and stores are the unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one argument covers the impl: see above")]
 unsafe impl Lanes for Avx2Lanes {
-    type Int = (__m256i, __m256i);
-    type Codes = (__m256i, __m256i);
+    type Words = (__m256i, __m256i);
+
+    const ROWS: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -50,18 +50,6 @@ unsafe impl Lanes for Avx2Lanes {
         unsafe {
             _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<NEAREST>(self.0));
             _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<NEAREST>(self.1));
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self {
-        unsafe {
-            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
-            Self(
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
-            )
         }
     }
 
@@ -127,32 +115,6 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
-    unsafe fn int_splat(x: i32) -> Self::Int {
-        let v = unsafe { _mm256_set1_epi32(x) };
-        (v, v)
-    }
-
-    #[inline(always)]
-    unsafe fn int_add(a: Self::Int, b: Self::Int) -> Self::Int {
-        unsafe { (_mm256_add_epi32(a.0, b.0), _mm256_add_epi32(a.1, b.1)) }
-    }
-
-    #[inline(always)]
-    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int {
-        unsafe {
-            (
-                _mm256_add_epi32(_mm256_slli_epi32::<8>(high.0), low.0),
-                _mm256_add_epi32(_mm256_slli_epi32::<8>(high.1), low.1),
-            )
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn int_to_f32(x: Self::Int) -> Self {
-        unsafe { Self(_mm256_cvtepi32_ps(x.0), _mm256_cvtepi32_ps(x.1)) }
-    }
-
-    #[inline(always)]
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self {
         unsafe {
             let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(n_biased.0));
@@ -165,66 +127,112 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
-    unsafe fn load_codes(from: *const u8) -> Self::Codes {
+    unsafe fn load_i8(from: *const i8) -> Self {
+        unsafe {
+            let bytes = _mm_loadu_si128(from.cast());
+            let low = _mm256_cvtepi8_epi32(bytes);
+            let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes));
+            Self(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn round_bf16(self) -> Self {
+        let Self(low, high) = unsafe { self.round_weight() };
+        unsafe { Self(flush_tiny(low, self.0), flush_tiny(high, self.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn round_weight(self) -> Self {
+        unsafe { Self(round_half(self.0), round_half(self.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16) {
+        unsafe {
+            let low = _mm256_srli_epi32::<16>(_mm256_castps_si256(self.0));
+            let high = _mm256_srli_epi32::<16>(_mm256_castps_si256(self.1));
+            // Packing works within halves of a register; the permutation puts them in order.
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(low, high));
+            _mm256_storeu_si256(to.cast(), packed);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(from: *const u8) -> Self::Words {
         unsafe { (_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())) }
     }
 
     #[inline(always)]
-    unsafe fn split_nibbles(packed: Self::Codes) -> (Self::Codes, Self::Codes) {
+    unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self {
+        unsafe { Self(nibble_half::<SHIFT>(words.0), nibble_half::<SHIFT>(words.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bf16(words: Self::Words) -> Self {
         unsafe {
-            let mask = _mm256_set1_epi8(15);
-            let low = (_mm256_and_si256(packed.0, mask), _mm256_and_si256(packed.1, mask));
-            let high = (
-                _mm256_and_si256(_mm256_srli_epi16::<4>(packed.0), mask),
-                _mm256_and_si256(_mm256_srli_epi16::<4>(packed.1), mask),
-            );
-            (low, high)
+            Self(
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words.0)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words.1)),
+            )
         }
     }
 
     #[inline(always)]
-    unsafe fn dot4<const WIDE: bool>(
-        sum: Self::Int,
-        codes: Self::Codes,
-        acts: *const i8,
-    ) -> Self::Int {
+    unsafe fn high_bf16(words: Self::Words) -> Self {
         unsafe {
-            let acts = _mm256_set1_epi32(acts.cast::<i32>().read_unaligned());
-            (dot4_half::<WIDE>(sum.0, codes.0, acts), dot4_half::<WIDE>(sum.1, codes.1, acts))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn store_rounded_i8(self, to: *mut i8) {
-        let mut rounded = [0.0f32; WIDTH];
-        unsafe {
-            self.add(Self::splat(12_582_912.0)).store(rounded.as_mut_ptr());
-            to.cast::<[i8; WIDTH]>().write_unaligned(rounded.map(|x| x.to_bits() as i8));
+            let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            Self(
+                _mm256_castsi256_ps(_mm256_and_si256(words.0, high)),
+                _mm256_castsi256_ps(_mm256_and_si256(words.1, high)),
+            )
         }
     }
 }
 
-/// Eight lanes of `dot4`. `maddubs` adds two products in sixteen bits: 2 * 127 * 127 fits, but a
-/// code above 127 would saturate, so wide codes are split into their low seven bits and the top
-/// one.
+/// Eight lanes of `nibble`.
 ///
 /// # Safety
 /// The machine has AVX2.
 #[inline(always)]
-unsafe fn dot4_half<const WIDE: bool>(sum: __m256i, codes: __m256i, acts: __m256i) -> __m256i {
+unsafe fn nibble_half<const SHIFT: u32>(words: __m256i) -> __m256 {
     // SAFETY: the caller's machine has AVX2; these work on registers alone.
     unsafe {
-        let ones = _mm256_set1_epi16(1);
-        if !WIDE {
-            let pairs = _mm256_maddubs_epi16(codes, acts);
-            return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
-        }
-        let low = _mm256_and_si256(codes, _mm256_set1_epi8(127));
-        let top = _mm256_and_si256(_mm256_srli_epi16::<7>(codes), _mm256_set1_epi8(1));
-        let pairs_low = _mm256_maddubs_epi16(low, acts);
-        let pairs_top = _mm256_maddubs_epi16(top, acts);
-        let low = _mm256_madd_epi16(pairs_low, ones);
-        let top = _mm256_madd_epi16(pairs_top, _mm256_set1_epi16(128));
-        _mm256_add_epi32(sum, _mm256_add_epi32(low, top))
+        let shifted = _mm256_srl_epi32(words, _mm_cvtsi32_si128(SHIFT as i32));
+        let codes = _mm256_and_si256(shifted, _mm256_set1_epi32(15));
+        _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, _mm256_set1_epi32(8)))
+    }
+}
+
+/// Eight lanes of `round_weight`.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn round_half(x: __m256) -> __m256 {
+    // SAFETY: the caller's machine has AVX2; these work on registers alone.
+    unsafe {
+        let up = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x8000));
+        let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        _mm256_castsi256_ps(_mm256_and_si256(up, high))
+    }
+}
+
+/// `rounded`, or zero where `x` is tiny.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn flush_tiny(rounded: __m256, x: __m256) -> __m256 {
+    // SAFETY: the caller's machine has AVX2; these work on registers alone.
+    unsafe {
+        let size = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
+        let large = _mm256_cmp_ps::<_CMP_NLT_UQ>(size, _mm256_set1_ps(super::TINY));
+        _mm256_and_ps(rounded, large)
     }
 }

@@ -5,15 +5,16 @@ use std::arch::x86_64::*;
 use super::Lanes;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512Lanes(__m512);
+pub(crate) struct Avx512Lanes(pub(crate) __m512);
 
-// SAFETY (whole impl): the trait's contract gives us a machine with AVX-512 F, BW, DQ, VL and
-// VNNI, and pointers valid for the sixteen elements (sixty-four bytes, four activations) each
-// method touches. All loads and stores are the unaligned ones.
+// SAFETY (whole impl): the trait's contract gives us a machine with AVX-512 F, BW, DQ and VL, and
+// pointers valid for the sixteen elements each method touches. All loads and stores are the
+// unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one argument covers the impl: see above")]
 unsafe impl Lanes for Avx512Lanes {
-    type Int = __m512i;
-    type Codes = __m512i;
+    type Words = __m512i;
+
+    const ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
@@ -40,14 +41,6 @@ unsafe impl Lanes for Avx512Lanes {
         unsafe {
             let half = _mm512_cvtps_ph::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0);
             _mm256_storeu_si256(to.cast(), half);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self {
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
         }
     }
 
@@ -98,26 +91,6 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
-    unsafe fn int_splat(x: i32) -> Self::Int {
-        unsafe { _mm512_set1_epi32(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn int_add(a: Self::Int, b: Self::Int) -> Self::Int {
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int {
-        unsafe { _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low) }
-    }
-
-    #[inline(always)]
-    unsafe fn int_to_f32(x: Self::Int) -> Self {
-        Self(unsafe { _mm512_cvtepi32_ps(x) })
-    }
-
-    #[inline(always)]
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self {
         unsafe {
             let shifted = _mm512_slli_epi32::<23>(_mm512_castps_si512(n_biased.0));
@@ -126,37 +99,69 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
-    unsafe fn load_codes(from: *const u8) -> Self::Codes {
+    unsafe fn load_i8(from: *const i8) -> Self {
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
+    }
+
+    #[inline(always)]
+    unsafe fn round_bf16(self) -> Self {
+        unsafe {
+            let rounded = _mm512_castps_si512(self.round_weight().0);
+            let large = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(
+                _mm512_abs_ps(self.0),
+                _mm512_set1_ps(super::TINY),
+            );
+            Self(_mm512_castsi512_ps(_mm512_maskz_mov_epi32(large, rounded)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn round_weight(self) -> Self {
+        unsafe {
+            let up = _mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(0x8000));
+            let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            Self(_mm512_castsi512_ps(_mm512_and_si512(up, high)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16) {
+        unsafe {
+            let high = _mm512_srli_epi32::<16>(_mm512_castps_si512(self.0));
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(high));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_words(from: *const u8) -> Self::Words {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
 
     #[inline(always)]
-    unsafe fn split_nibbles(packed: Self::Codes) -> (Self::Codes, Self::Codes) {
+    unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self {
         unsafe {
-            let low = _mm512_set1_epi8(15);
-            let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), low);
-            (_mm512_and_si512(packed, low), high)
+            let values = _mm512_setr_ps(
+                -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0,
+                7.0,
+            );
+            // The lookup reads the lowest four bits of each index and ignores the rest.
+            Self(_mm512_permutexvar_ps(_mm512_srli_epi32::<SHIFT>(words), values))
         }
     }
 
     #[inline(always)]
-    unsafe fn dot4<const WIDE: bool>(
-        sum: Self::Int,
-        codes: Self::Codes,
-        acts: *const i8,
-    ) -> Self::Int {
-        unsafe {
-            let acts = _mm512_set1_epi32(acts.cast::<i32>().read_unaligned());
-            _mm512_dpbusd_epi32(sum, codes, acts)
-        }
+    unsafe fn low_bf16(words: Self::Words) -> Self {
+        Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)) })
     }
 
     #[inline(always)]
-    unsafe fn store_rounded_i8(self, to: *mut i8) {
-        unsafe {
-            let rounded = _mm512_add_ps(self.0, _mm512_set1_ps(12_582_912.0));
-            let bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(rounded));
-            _mm_storeu_si128(to.cast(), bytes);
-        }
+    unsafe fn high_bf16(words: Self::Words) -> Self {
+        let high = unsafe { _mm512_set1_epi32(0xffff_0000_u32 as i32) };
+        Self(unsafe { _mm512_castsi512_ps(_mm512_and_si512(words, high)) })
     }
 }

@@ -3,7 +3,7 @@
 //! A kernel is one generic function over [`Lanes`]; each instruction set implements the lanes
 //! and nothing else. All operations work lane by lane and round as IEEE 754 says, and a
 //! multiply-add rounds once everywhere, so **every instruction set computes the same bits**.
-//! Integer dot products are exact. Reductions over lanes go through [`sum_lanes`], one fixed tree.
+//! Reductions over lanes go through [`sum_lanes`], one fixed tree.
 //!
 //! The methods are `#[inline(always)]` and carry no `target_feature`; the entry points in
 //! [`crate::table`] do, and everything is inlined into them. Kernels therefore hold vectors in
@@ -19,17 +19,22 @@ pub(crate) mod scalar;
 /// Lanes of a vector.
 pub(crate) const WIDTH: usize = 16;
 
-/// Sixteen `f32` lanes, with sixteen `i32` lanes and sixty-four code bytes beside them.
+/// bf16 values below this (2^-50) count as zero: matrix tiles flush denormal numbers and other
+/// instructions do not, so products are kept far from them.
+pub(crate) const TINY: f32 = f32::from_bits((127 - 50) << 23);
+
+/// Sixteen `f32` lanes, with sixteen 32-bit words beside them.
 ///
 /// # Safety
 /// Callers of any method must run on a machine that has the instruction set the implementation
 /// stands for (the table in `crate::table` is the one place that chooses), and pointers must be
 /// valid for the sixteen elements read or written. No alignment is asked for.
 pub(crate) unsafe trait Lanes: Copy {
-    /// Sixteen `i32` lanes.
-    type Int: Copy;
-    /// Sixty-four bytes: four consecutive codes for each of sixteen lanes.
-    type Codes: Copy;
+    /// Sixteen words, each with codes or a pair of bf16 values of its lane.
+    type Words: Copy;
+
+    /// Rows a matrix kernel keeps in registers.
+    const ROWS: usize;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -37,7 +42,14 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     /// Rounds to nearest even.
     unsafe fn store_f16(self, to: *mut u16);
-    unsafe fn load_bf16(from: *const u16) -> Self;
+    /// Sixteen signed bytes.
+    unsafe fn load_i8(from: *const i8) -> Self;
+    /// The nearest bf16 (ties away from zero), and zero for magnitudes below [`TINY`].
+    unsafe fn round_bf16(self) -> Self;
+    /// The nearest bf16 (ties away from zero).
+    unsafe fn round_weight(self) -> Self;
+    /// Stores lanes that are bf16 values.
+    unsafe fn store_bf16(self, to: *mut u16);
 
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;
@@ -56,27 +68,26 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Keeps the first `n` lanes and fills the rest with `fill`.
     unsafe fn keep_first(self, n: usize, fill: f32) -> Self;
 
-    unsafe fn int_splat(x: i32) -> Self::Int;
-    unsafe fn int_add(a: Self::Int, b: Self::Int) -> Self::Int;
-    /// `256 * high + low`.
-    unsafe fn int_join(high: Self::Int, low: Self::Int) -> Self::Int;
-    unsafe fn int_to_f32(x: Self::Int) -> Self;
     /// `self * 2^n`, where `n` is a whole number held in `n_biased`'s low bits (see `math::exp`).
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self;
 
-    unsafe fn load_codes(from: *const u8) -> Self::Codes;
-    /// The low and the high nibble of every byte.
-    unsafe fn split_nibbles(packed: Self::Codes) -> (Self::Codes, Self::Codes);
-    /// Adds, in each lane, the dot product of its four codes with the four signed bytes at `acts`
-    /// (the same for all lanes). `WIDE` says that codes may exceed 127.
-    unsafe fn dot4<const WIDE: bool>(
-        sum: Self::Int,
-        codes: Self::Codes,
-        acts: *const i8,
-    ) -> Self::Int;
-    /// Rounds each lane to the nearest whole number (ties to even, |x| < 2^22) and stores it as a
-    /// byte.
-    unsafe fn store_rounded_i8(self, to: *mut i8);
+    /// Asks for a cache line that will be read soon; any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(_from: *const u8) {}
+    unsafe fn load_words(from: *const u8) -> Self::Words;
+    /// Four bits of every word, from bit `SHIFT` on, less eight.
+    unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self;
+    /// The low halves of the words as bf16 values.
+    unsafe fn low_bf16(words: Self::Words) -> Self;
+    /// The high halves of the words as bf16 values.
+    unsafe fn high_bf16(words: Self::Words) -> Self;
+}
+
+/// One lane of [`Lanes::round_bf16`].
+#[inline(always)]
+pub(crate) fn round_to_bf16(x: f32) -> f32 {
+    let rounded = f32::from_bits(x.to_bits().wrapping_add(0x8000) & 0xffff_0000);
+    if x.abs() < TINY { 0.0 } else { rounded }
 }
 
 /// Loads the first `n` lanes (`n <= 16`) and fills the rest with `fill`.

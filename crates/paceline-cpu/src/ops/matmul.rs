@@ -1,7 +1,7 @@
 //! Weights times activations.
 
 use crate::acts::Acts;
-use crate::kernels::matmul_quant::Output;
+use crate::kernels::matmul::Output;
 use crate::ops::Cpu;
 use crate::packed::{MatrixView, PackedMatrix};
 

@@ -1,6 +1,6 @@
 //! Ops that treat rows one by one.
 
-use crate::acts::Acts;
+use crate::acts::{Acts, TILE_ROWS};
 use crate::ops::{Cpu, Shared};
 
 /// The activation of a gated feed-forward.
@@ -17,13 +17,13 @@ impl Cpu {
         let n_rows = x.len() / n;
         assert!(x.len() == n_rows * n && weight.len() == n && n_rows <= acts.max_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
-        self.split(n_rows, n, &|_, rows| {
+        self.split_acts(n_rows, acts, &|rows| {
             for row in rows {
                 // SAFETY: sizes checked above; each row of `acts` is written by one thread.
                 unsafe {
-                    let floats = view.floats.add(row * n);
-                    (kernels.rms_norm)(x.as_ptr().add(row * n), weight.as_ptr(), eps, n, floats);
-                    (kernels.put_acts)(floats, view, row);
+                    let exact = view.exact.add(row * n);
+                    (kernels.rms_norm)(x.as_ptr().add(row * n), weight.as_ptr(), eps, n, exact);
+                    (kernels.put_acts)(exact, view, row);
                 }
             }
         });
@@ -35,7 +35,7 @@ impl Cpu {
         let n_rows = x.len() / n;
         assert!(x.len() == n_rows * n && n_rows <= acts.max_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
-        self.split(n_rows, n, &|_, rows| {
+        self.split_acts(n_rows, acts, &|rows| {
             for row in rows {
                 // SAFETY: sizes checked above; each row of `acts` is written by one thread.
                 unsafe { (kernels.put_acts)(x.as_ptr().add(row * n), view, row) };
@@ -50,7 +50,7 @@ impl Cpu {
         assert!(gate.len() == n_rows * n && up.len() == gate.len() && n_rows <= acts.max_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         let gate = Shared(gate.as_mut_ptr());
-        self.split(n_rows, n, &|_, rows| {
+        self.split_acts(n_rows, acts, &|rows| {
             for row in rows {
                 // SAFETY: sizes checked above; each row is written by one thread.
                 unsafe {
@@ -60,6 +60,19 @@ impl Cpu {
                     (kernels.put_acts)(x, view, row);
                 }
             }
+        });
+    }
+
+    /// Cuts rows of activations into one range per thread, by whole tiles where they are tiles.
+    fn split_acts(
+        &mut self,
+        n_rows: usize,
+        acts: &Acts,
+        f: &(dyn Fn(std::ops::Range<usize>) + Sync),
+    ) {
+        let unit = if acts.forms().tiles { TILE_ROWS } else { 1 };
+        self.split(n_rows.div_ceil(unit), unit * acts.n_cols(), &|_, units| {
+            f(units.start * unit..n_rows.min(units.end * unit));
         });
     }
 

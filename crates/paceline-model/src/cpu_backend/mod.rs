@@ -23,7 +23,6 @@ const LOGIT_ROWS: usize = 32;
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
-    pub isa: Isa,
     pub n_threads: usize,
     /// KV blocks of 32 tokens.
     pub n_blocks: u32,
@@ -78,7 +77,7 @@ impl CpuBackend {
     pub fn new(weights: Arc<Weights>, options: CpuOptions) -> Result<CpuBackend, ModelError> {
         let spec = weights.spec();
         check_supported(spec)?;
-        let cpu = Cpu::new(options.isa, options.n_threads, spec.head_dim)
+        let cpu = Cpu::new(weights.isa(), options.n_threads, spec.head_dim)
             .map_err(|error| ModelError::Threads { message: error.to_string() })?;
         let n_blocks = options.n_blocks as usize;
         let kv = (0..spec.n_layers)

@@ -13,7 +13,9 @@ use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
 use paceline_model::weights::Weights;
 use serde_json::Value;
 
-use crate::harness::{Job, Output, Setup, default_model, load, testdata, tiny, together, turn};
+use crate::harness::{
+    Job, Output, Setup, default_model, load, packed_for, testdata, tiny, together, turn,
+};
 
 /// Where the reference's best token leads by less, another is no error.
 const DECISIVE_MARGIN: f64 = 0.3;
@@ -151,8 +153,8 @@ fn each_logits(
 ) {
     let n = tokens.len() as u32;
     let options =
-        CpuOptions { isa, n_threads: 2, n_blocks: n.div_ceil(32), max_rows: n, max_model_len: n };
-    let mut backend = CpuBackend::new(Arc::clone(weights), options).unwrap();
+        CpuOptions { n_threads: 2, n_blocks: n.div_ceil(32), max_rows: n, max_model_len: n };
+    let mut backend = CpuBackend::new(packed_for(weights, isa), options).unwrap();
     backend.logits_of(&whole_text(tokens, rows), f).unwrap();
 }
 

@@ -70,7 +70,6 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(weights: &Arc<Weights>, setup: Setup) -> Run {
         let options = CpuOptions {
-            isa: setup.isa,
             n_threads: setup.n_threads,
             n_blocks: setup.n_blocks,
             max_rows: setup.budget,
@@ -84,7 +83,7 @@ impl Run {
             watermark_permille: if setup.reckless { 0 } else { 10 },
             ..EngineConfig::default()
         };
-        let backend = CpuBackend::new(Arc::clone(weights), options).unwrap();
+        let backend = CpuBackend::new(packed_for(weights, setup.isa), options).unwrap();
         let engine = Engine::new(backend, config).unwrap();
         Run { engine, outputs: HashMap::new(), events: Vec::new() }
     }
@@ -164,7 +163,15 @@ pub(crate) fn alone(weights: &Arc<Weights>, setup: Setup, jobs: &[Job]) -> Vec<O
 }
 
 pub(crate) fn load(checkpoint: Checkpoint) -> Arc<Weights> {
-    Arc::new(Weights::load(Arc::new(checkpoint), 2).unwrap())
+    Arc::new(Weights::load(Arc::new(checkpoint), Isa::detect(), 2).unwrap())
+}
+
+/// The same weights for another instruction set.
+pub(crate) fn packed_for(weights: &Arc<Weights>, isa: Isa) -> Arc<Weights> {
+    if weights.isa() == isa {
+        return Arc::clone(weights);
+    }
+    Arc::new(Weights::load(Arc::clone(weights.checkpoint()), isa, 2).unwrap())
 }
 
 /// A small model of the architecture with random weights.

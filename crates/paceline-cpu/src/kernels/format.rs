@@ -1,0 +1,193 @@
+//! How the weights of a panel are coded (see [`crate::packed`]): each layout's facts as constants,
+//! so that each gets its own straight loops.
+
+use crate::lanes::{Lanes, WIDTH};
+use crate::packed::CodedView;
+use crate::quant::TensorType;
+
+/// The facts of one layout.
+pub(crate) trait Format {
+    const CODES: Codes;
+    /// Groups, each with a scale (and minimum), in 32 columns: 1 or 2; 0: weights have no scale.
+    const GROUPS: usize;
+    /// The code that is kept as zero.
+    const CENTRE: u8;
+    const MIN: bool;
+    const F32_SCALES: bool;
+
+    const SCALE_BYTES: usize = if Self::F32_SCALES { 4 * WIDTH } else { 2 * WIDTH };
+    /// Bytes of 32 columns' codes.
+    const CODE_BYTES: usize = match Self::CODES {
+        Codes::Nibbles => 256,
+        Codes::Bytes => 512,
+        Codes::Brains => 1024,
+    };
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Codes {
+    Nibbles,
+    Bytes,
+    /// bf16 values.
+    Brains,
+}
+
+macro_rules! formats {
+    ($($name:ident: $codes:ident $groups:literal $centre:literal $min:literal $f32:literal;)*) => {
+        /// How a panel's bytes are laid out.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Layout { $($name),* }
+
+        $(
+            #[derive(Debug)]
+            pub(crate) struct $name;
+            impl Format for $name {
+                const CODES: Codes = Codes::$codes;
+                const GROUPS: usize = $groups;
+                const CENTRE: u8 = $centre;
+                const MIN: bool = $min;
+                const F32_SCALES: bool = $f32;
+            }
+        )*
+
+        impl Layout {
+            /// Groups in 32 columns.
+            pub(crate) fn groups(self) -> usize {
+                match self { $(Layout::$name => $name::GROUPS,)* }
+            }
+
+            pub(crate) fn centre(self) -> u8 {
+                match self { $(Layout::$name => $name::CENTRE,)* }
+            }
+
+            pub(crate) fn has_min(self) -> bool {
+                match self { $(Layout::$name => $name::MIN,)* }
+            }
+
+            pub(crate) fn codes(self) -> Codes {
+                match self { $(Layout::$name => $name::CODES,)* }
+            }
+
+            pub(crate) fn f32_scales(self) -> bool {
+                match self { $(Layout::$name => $name::F32_SCALES,)* }
+            }
+
+            pub(crate) fn scale_bytes(self) -> usize {
+                match self { $(Layout::$name => $name::SCALE_BYTES,)* }
+            }
+
+            pub(crate) fn code_bytes(self) -> usize {
+                match self { $(Layout::$name => $name::CODE_BYTES,)* }
+            }
+        }
+    };
+}
+
+formats! {
+    // name         codes   groups centre min   f32 scales
+    Q4:             Nibbles 1      8      false false;
+    Q4Min:          Nibbles 1      8      true  false;
+    Q4K:            Nibbles 1      8      true  true;
+    Q3K:            Nibbles 2      4      false true;
+    Q2K:            Nibbles 2      2      true  true;
+    Q5:             Bytes   1      16     false false;
+    Q5Min:          Bytes   1      16     true  false;
+    Q5K:            Bytes   1      16     true  true;
+    Q6K:            Bytes   2      32     false true;
+    Q8:             Bytes   1      128    false false;
+    Brain:          Brains  0      0      false false;
+}
+
+/// Calls `$f::<$v, Format>(args)` with the format that `$layout` names.
+macro_rules! with_format {
+    ($layout:expr, $f:ident::<$v:ty>$args:tt) => {{
+        use crate::kernels::format::*;
+        match $layout {
+            Layout::Q4 => $f::<$v, Q4>$args,
+            Layout::Q4Min => $f::<$v, Q4Min>$args,
+            Layout::Q4K => $f::<$v, Q4K>$args,
+            Layout::Q3K => $f::<$v, Q3K>$args,
+            Layout::Q2K => $f::<$v, Q2K>$args,
+            Layout::Q5 => $f::<$v, Q5>$args,
+            Layout::Q5Min => $f::<$v, Q5Min>$args,
+            Layout::Q5K => $f::<$v, Q5K>$args,
+            Layout::Q6K => $f::<$v, Q6K>$args,
+            Layout::Q8 => $f::<$v, Q8>$args,
+            Layout::Brain => $f::<$v, Brain>$args,
+        }
+    }};
+}
+pub(crate) use with_format;
+
+impl Layout {
+    /// The layout a file type is packed into; `None` for f32, which is kept as it is.
+    pub(crate) fn of(ty: TensorType) -> Option<Layout> {
+        Some(match ty {
+            TensorType::F32 => return None,
+            TensorType::F16 | TensorType::BF16 => Layout::Brain,
+            TensorType::Q4_0 => Layout::Q4,
+            TensorType::Q4_1 => Layout::Q4Min,
+            TensorType::Q5_0 => Layout::Q5,
+            TensorType::Q5_1 => Layout::Q5Min,
+            TensorType::Q8_0 => Layout::Q8,
+            TensorType::Q2K => Layout::Q2K,
+            TensorType::Q3K => Layout::Q3K,
+            TensorType::Q4K => Layout::Q4K,
+            TensorType::Q5K => Layout::Q5K,
+            TensorType::Q6K => Layout::Q6K,
+        })
+    }
+}
+
+/// One panel's parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panel {
+    pub(crate) scales: *const u8,
+    pub(crate) mins: *const u8,
+    pub(crate) codes: *const u8,
+}
+
+impl CodedView {
+    /// # Safety
+    /// `panel` lies within the matrix.
+    #[inline(always)]
+    pub(crate) unsafe fn panel(&self, panel: usize) -> Panel {
+        // SAFETY: the caller vouches for the panel; the parts lie within it.
+        unsafe {
+            let data = self.data.add(panel * self.panel.n_bytes);
+            let mins = data.add(self.panel.mins);
+            Panel { scales: data, mins, codes: data.add(self.panel.codes) }
+        }
+    }
+}
+
+impl Panel {
+    /// The sixteen outputs' scales of a group, and what is added to each scaled code: the minimum
+    /// as seen from the centre of the codes.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; `group` lies within the panel.
+    #[inline(always)]
+    pub(crate) unsafe fn scale_and_offset<V: Lanes, F: Format>(&self, group: usize) -> (V, V) {
+        // SAFETY: the caller vouches for the group.
+        unsafe {
+            let scale = load::<V, F>(self.scales.add(group * F::SCALE_BYTES));
+            let offset = match F::MIN {
+                true => {
+                    let min = load::<V, F>(self.mins.add(group * F::SCALE_BYTES));
+                    scale.mul_add(V::splat(f32::from(F::CENTRE)), min)
+                }
+                false => V::splat(0.0),
+            };
+            (scale, offset)
+        }
+    }
+}
+
+/// # Safety
+/// As [`Lanes`]; `from` holds sixteen scales or minima.
+#[inline(always)]
+unsafe fn load<V: Lanes, F: Format>(from: *const u8) -> V {
+    // SAFETY: forwarded contract.
+    unsafe { if F::F32_SCALES { V::load(from.cast()) } else { V::load_f16(from.cast()) } }
+}
