@@ -13,8 +13,8 @@ pub struct EngineConfig {
     pub max_num_batched_tokens: u32,
     /// Most rows one sequence may have in a step; 0 is no cap.
     pub long_prefill_token_threshold: u32,
-    /// While sequences generate, most rows of a step that may go to prompts, so that a step does not
-    /// take longer than they can wait; 0 is no cap. Can be changed between steps.
+    /// While sequences generate, most rows of a step that may go to prompts, so that a step does
+    /// not take longer than they can wait; 0 is no cap. Can be changed between steps.
     pub max_prefill_rows: u32,
     /// Reuse the KV of prompts and outputs that begin alike.
     pub prefix_cache: bool,

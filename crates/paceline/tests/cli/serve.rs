@@ -35,7 +35,8 @@ impl Served {
         let mut socket = TcpStream::connect(&self.address).unwrap();
         let n = body.len();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}Content-Length: {n}\r\n\r\n"
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+             {headers}Content-Length: {n}\r\n\r\n"
         );
         socket.write_all((head + &body).as_bytes()).unwrap();
         let mut answer = String::new();
