@@ -1,7 +1,7 @@
 //! Too much at once, clients that leave, and the end of the server.
 
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use paceline_engine::EngineConfig;
 use paceline_engine::fake::FakeFailures;
@@ -96,11 +96,20 @@ fn whoever_waits_too_long_is_turned_away() {
     let (sender, answer) = channel();
     let waiting = server.start(COMPLETIONS, &ask(1));
     std::thread::spawn(move || sender.send(waiting.finish()));
+    // Step until it is seen in the queue, or gone from it again; then let its time pass.
+    let sent = Instant::now();
     let refused = loop {
         server.allow_steps(1);
         running.line_starting("data: ");
         if let Ok(response) = answer.try_recv() {
             break response;
+        }
+        if server.metric("vllm:num_requests_waiting") == 1.0 {
+            while sent.elapsed() < Duration::from_millis(200) {
+                server.get("/ping");
+            }
+            server.allow_steps(1);
+            break answer.recv().unwrap();
         }
     };
     let (status, error) = refused.error();
