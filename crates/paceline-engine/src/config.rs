@@ -13,6 +13,9 @@ pub struct EngineConfig {
     pub max_num_batched_tokens: u32,
     /// Most rows one sequence may have in a step; 0 is no cap.
     pub long_prefill_token_threshold: u32,
+    /// While sequences generate, most rows of a step that may go to prompts, so that a step does
+    /// not take longer than they can wait; 0 is no cap. Can be changed between steps.
+    pub max_prefill_rows: u32,
     /// Reuse the KV of prompts and outputs that begin alike.
     pub prefix_cache: bool,
     /// Secret that keys the prefix cache's hashes; random per process in a server.
@@ -63,6 +66,7 @@ impl Default for EngineConfig {
             max_num_seqs: 256,
             max_num_batched_tokens: 512,
             long_prefill_token_threshold: 0,
+            max_prefill_rows: 0,
             prefix_cache: true,
             hash_key: [0; 16],
             max_waiting_requests: 4096,

@@ -80,6 +80,11 @@ impl<B: Backend> Engine<B> {
         self.scheduler.record_step_ns(elapsed_ns);
     }
 
+    /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
+    pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
+        self.scheduler.set_max_prefill_rows(max_rows);
+    }
+
     /// Ends a request wherever it is; its last events come with the next step. False if it is not
     /// live.
     pub fn cancel(&mut self, id: RequestId) -> bool {
@@ -126,6 +131,11 @@ impl<B: Backend> Engine<B> {
     /// Preemptions since the last call, for the caller's log.
     pub fn take_preemptions(&mut self) -> impl Iterator<Item = Preemption> {
         self.scheduler.take_preemptions()
+    }
+
+    /// Sequences that may run at once.
+    pub fn max_num_seqs(&self) -> u32 {
+        self.scheduler.config().max_num_seqs
     }
 
     pub fn backend(&self) -> &B {

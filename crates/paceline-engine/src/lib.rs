@@ -30,6 +30,6 @@ pub use request::{
     Event, EventKind, FinishReason, Priority, Request, SamplingParams, TokenLogprob, TokenMask,
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
-pub use scheduler::{Preemption, Resource, Scheduler, SubmitError};
+pub use scheduler::{Preemption, Resource, Scheduler, SubmitError, check_request};
 pub use sequence::{SequenceState, SequenceView};
 pub use stats::Stats;

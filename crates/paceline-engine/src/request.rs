@@ -13,11 +13,12 @@ pub struct Request {
     pub priority: Priority,
     /// Engine time after which the request is dropped, wherever it is.
     pub deadline_ns: Option<u64>,
-    /// Prefix-cache salt: requests with different tenants never share blocks.
+    /// Whose request it is: tenants share a class's rows fairly, and never share cached blocks.
     pub tenant: u64,
 }
 
-/// Served in this order; first come, first served inside a class.
+/// Served in this order. Inside a class the tenant that has had least is next; inside a tenant,
+/// first come, first served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     High,
@@ -92,6 +93,12 @@ pub struct Event {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum EventKind {
+    /// The request takes part in its first step, which its queue time ends with. Once for all its
+    /// sequences; a restart after a preemption is not told.
+    Started {
+        /// Prompt tokens taken from the prefix cache.
+        n_cached: u32,
+    },
     /// A prompt token's log-probability (only when asked for; in order, index 0 only).
     PromptLogprob(TokenLogprob),
     /// A generated token.

@@ -36,7 +36,8 @@ use crate::sequence::{
 use crate::slab::Slab;
 use crate::stats::Stats;
 
-pub use error::{Resource, SubmitError};
+pub use error::{Resource, SubmitError, check_request};
+pub(crate) use queue::LaneSlot;
 use queue::WaitQueue;
 use ratio::LearnedRatio;
 use rows::Planned;
@@ -115,7 +116,7 @@ impl Scheduler {
             ratio: LearnedRatio::new(config.output_ratio),
             batch,
             plan: Vec::with_capacity(n_seqs),
-            events: Vec::with_capacity(2 * n_seqs),
+            events: Vec::with_capacity(3 * n_seqs),
             preemptions: VecDeque::with_capacity(MAX_PREEMPTION_RECORDS),
             hits: Vec::with_capacity(limits.n_blocks as usize),
             stats,
@@ -136,14 +137,16 @@ impl Scheduler {
         let id = RequestId(self.next_id);
         self.next_id += 1;
         let Request { prompt, params, priority, deadline_ns, tenant } = request;
-        let max_len = self.max_len(prompt.len(), params.max_tokens);
+        let max_len = error::max_len(&self.limits, prompt.len(), params.max_tokens);
         let n_prompt = prompt.len();
         let n = params.n;
+        let lane = self.waiting.join(priority, tenant);
         let request = self.requests.insert(RequestState {
             id,
             params,
             priority,
             tenant,
+            lane,
             deadline_ns,
             arrival_ns: now_ns,
             live: u128::MAX >> (u128::BITS - n),
@@ -156,7 +159,7 @@ impl Scheduler {
         if let Some(deadline) = deadline_ns {
             self.deadlines.insert((deadline, id));
         }
-        self.waiting.push_new(slot, priority, n_prompt);
+        self.waiting.push_new(slot, lane, n_prompt);
         self.stats.n_requests += 1;
         Ok(id)
     }
@@ -208,6 +211,10 @@ impl Scheduler {
         })
     }
 
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
     /// The batch that [`schedule`](Self::schedule) filled last.
     pub fn batch(&self) -> &Batch {
         &self.batch
@@ -235,14 +242,14 @@ impl Scheduler {
         }
     }
 
+    /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
+    pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
+        self.config.max_prefill_rows = max_rows;
+    }
+
     /// Adds a step's duration to the statistics.
     pub fn record_step_ns(&mut self, elapsed_ns: u64) {
         self.stats.step_ns.record(elapsed_ns);
-    }
-
-    /// Tokens a sequence may come to know.
-    fn max_len(&self, n_prompt: usize, max_tokens: u32) -> usize {
-        n_prompt.saturating_add(max_tokens as usize).min(self.limits.max_model_len as usize)
     }
 
     fn finish_request(&mut self, request: RequestSlot, reason: &FinishReason) {
@@ -278,9 +285,9 @@ impl Scheduler {
         match seq.state {
             SequenceState::Running => self.remove_running(slot),
             SequenceState::Waiting => {
-                let priority = self.requests[seq.request].priority;
+                let lane = self.requests[seq.request].lane;
                 let n_new_tokens = (!seq.was_admitted).then_some(seq.n_prompt);
-                self.waiting.remove(slot, priority, n_new_tokens);
+                self.waiting.remove(slot, lane, n_new_tokens);
             }
         }
         self.pool.release_table(&mut seq.blocks);
@@ -291,6 +298,7 @@ impl Scheduler {
             return;
         };
         self.by_id.remove(&state.id);
+        self.waiting.leave(state.lane);
         if let Some(deadline) = state.deadline_ns {
             self.deadlines.remove(&(deadline, state.id));
         }

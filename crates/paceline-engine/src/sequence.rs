@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::blocks::BlockHash;
 use crate::ids::{BlockId, RequestId, Token};
 use crate::request::{Priority, SamplingParams};
+use crate::scheduler::LaneSlot;
 use crate::slab::Slot;
 
 pub(crate) type SeqSlot = Slot<Sequence>;
@@ -142,6 +143,7 @@ pub(crate) struct RequestState {
     pub(crate) params: Arc<SamplingParams>,
     pub(crate) priority: Priority,
     pub(crate) tenant: u64,
+    pub(crate) lane: LaneSlot,
     pub(crate) deadline_ns: Option<u64>,
     pub(crate) arrival_ns: u64,
     /// One bit per index that has not finished. `n` is at most 128.

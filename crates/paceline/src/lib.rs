@@ -28,7 +28,7 @@ mod timed;
 
 pub use error::Error;
 pub use generation::{Completion, Finish, Generation, Logprob, Usage};
-pub use llm::{KvPlan, Llm, LlmOptions, ModelFacts, read_tokenizer};
+pub use llm::{KvPlan, Llm, LlmOptions, LlmParts, ModelFacts, read_tokenizer};
 pub use prompt::{GenerateParams, Input, Prompt};
 pub use session::{Piece, Session, Stream};
 

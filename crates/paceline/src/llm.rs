@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use paceline_cpu::{Isa, KV_BLOCK};
-use paceline_engine::{Batching, Engine, EngineConfig, Stats, Token};
+use paceline_engine::{Backend, Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions, kv_block_bytes};
 use paceline_model::pull::{self, CacheDirs, Progress, PullOptions, Source};
@@ -103,6 +103,14 @@ pub struct ModelFacts {
     pub n_kv_blocks: u32,
     pub kv_bytes: usize,
     pub max_model_len: u32,
+}
+
+/// An engine, and what turns text into its tokens.
+#[derive(Debug)]
+pub struct LlmParts<B> {
+    pub engine: Engine<B>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<ChatTemplate>,
 }
 
 /// A model, ready to generate.
@@ -210,6 +218,12 @@ impl Llm {
     /// Changes when waiting requests may start; what runs already goes on.
     pub fn set_batching(&mut self, batching: Batching) -> Result<(), Error> {
         Ok(self.engine.set_batching(batching)?)
+    }
+
+    /// Takes a model apart for those who drive its engine themselves, such as a server.
+    pub fn into_parts(self) -> LlmParts<impl Backend + Send + 'static> {
+        let Llm { engine, tokenizer, template, .. } = self;
+        LlmParts { engine, tokenizer, template }
     }
 
     pub fn has_chat_template(&self) -> bool {

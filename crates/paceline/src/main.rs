@@ -18,7 +18,7 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
         }
     };
-    let console = Console::new(cli.verbosity());
+    let console = Console::new(cli.verbosity(), cli.log_format());
     match cmd::dispatch(&cli, &console) {
         Ok(outcome) => outcome.into(),
         Err(error) if is_broken_pipe(&error) => Outcome::Done.into(),

@@ -183,6 +183,7 @@ impl<'a> Session<'a> {
             finish: None,
         };
         match kind {
+            EventKind::Started { .. } => return None,
             EventKind::PromptLogprob(logprob) => piece.prompt_logprob = Some(Box::new(logprob)),
             EventKind::Token { token, logprob } => {
                 piece.token = Some(token);

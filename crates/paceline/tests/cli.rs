@@ -6,5 +6,7 @@ mod cli {
     pub(crate) mod bench;
     mod other;
     mod run;
+    #[cfg(feature = "serve")]
+    mod serve;
     mod speed;
 }

@@ -50,6 +50,18 @@ impl fmt::Display for ParamError {
 
 impl std::error::Error for ParamError {}
 
+impl ParamError {
+    /// The parameter it is about.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::OutOfRange { name, .. }
+            | Self::TooMany { name, .. }
+            | Self::UnknownToken { name, .. } => name,
+            Self::MinAboveMax { .. } => "min_tokens",
+        }
+    }
+}
+
 impl Default for SamplingParams {
     fn default() -> Self {
         Self {

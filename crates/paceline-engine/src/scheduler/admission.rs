@@ -6,8 +6,10 @@
 //! `submit` it fits an empty pool.
 
 use super::Scheduler;
+use super::running::Rows;
 use crate::blocks::Content;
 use crate::config::Batching;
+use crate::request::{Event, EventKind};
 use crate::sequence::SeqSlot;
 
 /// What the running sequences hold a claim to.
@@ -48,7 +50,12 @@ impl Scheduler {
         if self.n_group_live > 0 || !self.is_group_due(now_ns) {
             return;
         }
-        for slot in self.waiting.iter().take(max_batch_size as usize) {
+        let mut waiting: Vec<SeqSlot> = self.waiting.iter().collect();
+        waiting.sort_by_key(|&slot| {
+            let request = &self.requests[self.seqs[slot].request];
+            (request.priority, request.id)
+        });
+        for slot in waiting.into_iter().take(max_batch_size as usize) {
             self.requests[self.seqs[slot].request].is_in_group = true;
             self.n_group_live += 1;
         }
@@ -67,27 +74,25 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn schedule_waiting(&mut self, budget: usize) {
+    pub(super) fn schedule_waiting(&mut self, mut left: Rows) {
         if self.waiting.len() == 0 {
             return;
         }
-        let mut left = budget;
         let mut claims = self.claims();
         let mut n_admitted = 0;
         let max_admitted = match self.config.batching {
             Batching::Interleaved => 1,
             _ => usize::MAX,
         };
-        while left > 0 && n_admitted < max_admitted {
+        while left.all > 0 && left.prefill > 0 && n_admitted < max_admitted {
             let Some(slot) = self.next_in_line() else {
                 break;
             };
             if !self.try_admit(slot, &mut claims) {
                 break;
             }
-            let n_rows = self.rows_wanted(slot, left);
+            let n_rows = self.take_rows(slot, &mut left);
             self.push_rows(slot, n_rows);
-            left -= n_rows;
             n_admitted += 1;
         }
         if n_admitted > 0 {
@@ -95,13 +100,11 @@ impl Scheduler {
         }
     }
 
-    /// The first of the highest class that may start. Nobody overtakes inside a class.
     fn next_in_line(&self) -> Option<SeqSlot> {
-        let is_open = |&slot: &SeqSlot| {
+        self.waiting.next(|slot| {
             self.config.batching.max_batch_size().is_none()
                 || self.requests[self.seqs[slot].request].is_in_group
-        };
-        self.waiting.fronts().find(is_open)
+        })
     }
 
     fn claims(&self) -> Claims {
@@ -195,9 +198,9 @@ impl Scheduler {
     fn start(&mut self, slot: SeqSlot) {
         let block_size = self.pool.block_size() as usize;
         let seq = &mut self.seqs[slot];
-        let priority = self.requests[seq.request].priority;
+        let lane = self.requests[seq.request].lane;
         let n_new_tokens = (!seq.was_admitted).then_some(seq.n_prompt);
-        self.waiting.remove(slot, priority, n_new_tokens);
+        self.waiting.remove(slot, lane, n_new_tokens);
         seq.reserve(block_size);
         for &block in &self.hits {
             self.pool.retain(block);
@@ -214,7 +217,11 @@ impl Scheduler {
             let Some(block) = self.pool.take() else { break };
             seq.blocks.push(block);
         }
-        seq.was_admitted = true;
+        if !std::mem::replace(&mut seq.was_admitted, true) {
+            let kind = EventKind::Started { n_cached: seq.n_computed as u32 };
+            let request = self.requests[seq.request].id;
+            self.events.push(Event { request, index: seq.index, kind });
+        }
         self.insert_running(slot);
     }
 

@@ -83,6 +83,7 @@ impl Scheduler {
         if n_indices != self.seqs.len() || self.by_id.len() != self.requests.len() {
             return Err(format!("{n_indices} sequences known, {} kept", self.seqs.len()));
         }
+        self.waiting.check(self.requests.len())?;
         if n_in_group != self.n_group_live {
             return Err(format!("{n_in_group} in the group, {} counted", self.n_group_live));
         }

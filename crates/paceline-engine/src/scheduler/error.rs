@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Scheduler;
+use crate::backend::BackendLimits;
 use crate::ids::Token;
 use crate::request::SamplingParams;
 use crate::sampler::ParamError;
@@ -86,6 +87,43 @@ impl std::error::Error for SubmitError {
     }
 }
 
+/// Whether a request could ever run on such a backend with so many sequences at once; says nothing
+/// about the queue. What [`Scheduler::submit`] asks first, for those who want to know before.
+pub fn check_request(
+    limits: &BackendLimits,
+    max_num_seqs: u32,
+    prompt: &[Token],
+    params: &SamplingParams,
+) -> Result<(), SubmitError> {
+    let n_vocab = limits.n_vocab;
+    params.validate(n_vocab).map_err(SubmitError::InvalidParams)?;
+    if prompt.is_empty() {
+        return Err(SubmitError::EmptyPrompt);
+    }
+    let max = limits.max_model_len as usize - 1;
+    if prompt.len() > max {
+        return Err(SubmitError::PromptTooLong { len: prompt.len(), max });
+    }
+    if let Some(&token) = prompt.iter().find(|&&token| token >= n_vocab) {
+        return Err(SubmitError::UnknownToken { token, n_vocab });
+    }
+    let never = |needed, available, what| {
+        if needed <= available {
+            return Ok(());
+        }
+        Err(SubmitError::NeverFits { needed, available, what })
+    };
+    let max_len = max_len(limits, prompt.len(), params.max_tokens);
+    let n_blocks = (max_len - 1).div_ceil(limits.block_size as usize);
+    never(n_blocks, limits.n_blocks as usize, Resource::KvBlocks)?;
+    never(params.n as usize, max_num_seqs as usize, Resource::Sequences)
+}
+
+/// Tokens a sequence may come to know.
+pub(super) fn max_len(limits: &BackendLimits, n_prompt: usize, max_tokens: u32) -> usize {
+    n_prompt.saturating_add(max_tokens as usize).min(limits.max_model_len as usize)
+}
+
 impl Scheduler {
     /// Whether such a request could ever run; says nothing about the queue.
     pub fn check_request(
@@ -93,28 +131,7 @@ impl Scheduler {
         prompt: &[Token],
         params: &SamplingParams,
     ) -> Result<(), SubmitError> {
-        let n_vocab = self.limits.n_vocab;
-        params.validate(n_vocab).map_err(SubmitError::InvalidParams)?;
-        if prompt.is_empty() {
-            return Err(SubmitError::EmptyPrompt);
-        }
-        let max = self.limits.max_model_len as usize - 1;
-        if prompt.len() > max {
-            return Err(SubmitError::PromptTooLong { len: prompt.len(), max });
-        }
-        if let Some(&token) = prompt.iter().find(|&&token| token >= n_vocab) {
-            return Err(SubmitError::UnknownToken { token, n_vocab });
-        }
-        let never = |needed, available, what| {
-            if needed <= available {
-                return Ok(());
-            }
-            Err(SubmitError::NeverFits { needed, available, what })
-        };
-        let max_len = self.max_len(prompt.len(), params.max_tokens);
-        let n_blocks = self.pool.blocks_for(max_len - 1);
-        never(n_blocks, self.pool.n_blocks() as usize, Resource::KvBlocks)?;
-        never(params.n as usize, self.config.max_num_seqs as usize, Resource::Sequences)
+        check_request(&self.limits, self.config.max_num_seqs, prompt, params)
     }
 
     /// Whether a prompt of this length may wait.

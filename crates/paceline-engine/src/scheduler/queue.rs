@@ -1,25 +1,63 @@
-//! Sequences that wait, by priority class.
+//! Sequences that wait: by priority class, and inside a class by tenant.
+//!
+//! The tenant that has had the fewest rows computed is served next, so that one that floods the
+//! queue waits for itself and not for the others. A tenant counts from where the least served one
+//! is when it comes: being away earns nothing, and costs nothing. With one tenant this is first
+//! come, first served. What was preempted goes before all that is new in its class.
+
+use std::collections::HashMap;
 
 use crate::list::{Links, List};
 use crate::request::Priority;
 use crate::sequence::SeqSlot;
-use crate::slab::Slot;
+use crate::slab::{Slab, Slot};
 
 const N_CLASSES: usize = 4;
 
-/// One list per class, first come first served. What is preempted returns to the front.
-#[derive(Debug, Default)]
+pub(crate) type LaneSlot = Slot<Lane>;
+
+/// One tenant's place in one class; lives as long as it has unfinished requests there.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    priority: Priority,
+    tenant: u64,
+    /// Its requests that have never run.
+    waiting: List,
+    n_requests: u32,
+    /// Rows computed for it, counted from where the least served lane was when it came.
+    n_rows: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
 pub(super) struct WaitQueue {
     links: Links,
-    classes: [List; N_CLASSES],
+    lanes: Slab<Lane>,
+    by_tenant: HashMap<(Priority, u64), LaneSlot>,
+    preempted: [List; N_CLASSES],
+    n_waiting: u32,
     n_new: u32,
     n_new_tokens: u64,
+}
+
+impl Default for WaitQueue {
+    fn default() -> Self {
+        Self {
+            links: Links::default(),
+            lanes: Slab::new(),
+            by_tenant: HashMap::new(),
+            preempted: [List::default(); N_CLASSES],
+            n_waiting: 0,
+            n_new: 0,
+            n_new_tokens: 0,
+        }
+    }
 }
 
 impl WaitQueue {
     /// Everything that waits.
     pub(super) fn len(&self) -> u32 {
-        self.classes.iter().map(List::len).sum()
+        self.n_waiting
     }
 
     /// Requests that have never run.
@@ -32,43 +70,107 @@ impl WaitQueue {
         self.n_new_tokens
     }
 
-    pub(super) fn push_new(&mut self, slot: SeqSlot, priority: Priority, n_prompt: usize) {
+    /// A request's lane; every `join` has its `leave`.
+    pub(super) fn join(&mut self, priority: Priority, tenant: u64) -> LaneSlot {
+        let lane = match self.by_tenant.get(&(priority, tenant)) {
+            Some(&lane) => lane,
+            None => self.add_lane(priority, tenant),
+        };
+        self.lanes[lane].n_requests += 1;
+        lane
+    }
+
+    fn add_lane(&mut self, priority: Priority, tenant: u64) -> LaneSlot {
+        let lanes = self.lanes.iter().filter(|(_, lane)| lane.priority == priority);
+        let n_rows = lanes.map(|(_, lane)| lane.n_rows).min().unwrap_or(0);
+        let waiting = List::default();
+        let lane = self.lanes.insert(Lane { priority, tenant, waiting, n_requests: 0, n_rows });
+        self.by_tenant.insert((priority, tenant), lane);
+        lane
+    }
+
+    /// A request has ended.
+    pub(super) fn leave(&mut self, slot: LaneSlot) {
+        let lane = &mut self.lanes[slot];
+        lane.n_requests -= 1;
+        if lane.n_requests == 0 {
+            self.by_tenant.remove(&(lane.priority, lane.tenant));
+            self.lanes.remove(slot);
+        }
+    }
+
+    /// Notes that rows were computed for a lane.
+    pub(super) fn charge(&mut self, lane: LaneSlot, n_rows: usize) {
+        self.lanes[lane].n_rows += n_rows as u64;
+    }
+
+    pub(super) fn push_new(&mut self, slot: SeqSlot, lane: LaneSlot, n_prompt: usize) {
         self.links.grow(slot.index + 1);
-        self.classes[priority as usize].push_back(&mut self.links, slot.index);
+        self.lanes[lane].waiting.push_back(&mut self.links, slot.index);
+        self.n_waiting += 1;
         self.n_new += 1;
         self.n_new_tokens += n_prompt as u64;
     }
 
     pub(super) fn push_preempted(&mut self, slot: SeqSlot, priority: Priority) {
         self.links.grow(slot.index + 1);
-        self.classes[priority as usize].push_front(&mut self.links, slot.index);
+        self.preempted[priority as usize].push_front(&mut self.links, slot.index);
+        self.n_waiting += 1;
     }
 
     /// `n_new_tokens` is the prompt's length if the sequence has never run.
-    pub(super) fn remove(
-        &mut self,
-        slot: SeqSlot,
-        priority: Priority,
-        n_new_tokens: Option<usize>,
-    ) {
-        self.classes[priority as usize].remove(&mut self.links, slot.index);
-        if let Some(n_tokens) = n_new_tokens {
-            self.n_new -= 1;
-            self.n_new_tokens -= n_tokens as u64;
-        }
+    pub(super) fn remove(&mut self, slot: SeqSlot, lane: LaneSlot, n_new_tokens: Option<usize>) {
+        self.n_waiting -= 1;
+        let lane = &mut self.lanes[lane];
+        let Some(n_tokens) = n_new_tokens else {
+            self.preempted[lane.priority as usize].remove(&mut self.links, slot.index);
+            return;
+        };
+        lane.waiting.remove(&mut self.links, slot.index);
+        self.n_new -= 1;
+        self.n_new_tokens -= n_tokens as u64;
     }
 
     pub(super) fn contains(&self, slot: SeqSlot) -> bool {
         self.links.contains(slot.index)
     }
 
-    /// The first of each class, highest class first.
-    pub(super) fn fronts(&self) -> impl Iterator<Item = SeqSlot> {
-        self.classes.iter().filter_map(List::front).map(Slot::new)
+    /// The next to be served, of those that may be: of the highest class what was preempted, then
+    /// the first of the least served lane. Nobody overtakes inside a lane.
+    pub(super) fn next(&self, is_open: impl Fn(SeqSlot) -> bool) -> Option<SeqSlot> {
+        let open = |list: &List| list.front().map(Slot::new).filter(|&slot| is_open(slot));
+        (0..N_CLASSES).find_map(|class| {
+            let of_class = self.lanes.iter().filter(|(_, lane)| lane.priority as usize == class);
+            let fronts = of_class.filter_map(|(_, lane)| Some((lane, open(&lane.waiting)?)));
+            let least = fronts.min_by_key(|(lane, _)| (lane.n_rows, lane.n_requests, lane.tenant));
+            open(&self.preempted[class]).or(least.map(|(_, slot)| slot))
+        })
     }
 
-    /// All, in the order they are served.
+    /// The first of each list; the oldest of what waits is among them.
+    pub(super) fn fronts(&self) -> impl Iterator<Item = SeqSlot> {
+        self.lists().filter_map(List::front).map(Slot::new)
+    }
+
+    /// All, in no order that means anything.
     pub(super) fn iter(&self) -> impl Iterator<Item = SeqSlot> {
-        self.classes.iter().flat_map(|class| class.iter(&self.links)).map(Slot::new)
+        self.lists().flat_map(|list| list.iter(&self.links)).map(Slot::new)
+    }
+
+    fn lists(&self) -> impl Iterator<Item = &List> {
+        self.preempted.iter().chain(self.lanes.iter().map(|(_, lane)| &lane.waiting))
+    }
+
+    /// What is wrong with the lanes' books, given how many requests there are.
+    pub(super) fn check(&self, n_requests: usize) -> Result<(), String> {
+        let n_joined: u32 = self.lanes.iter().map(|(_, lane)| lane.n_requests).sum();
+        if n_joined as usize != n_requests || self.lanes.len() != self.by_tenant.len() {
+            return Err(format!("{n_joined} requests in {} lanes", self.lanes.len()));
+        }
+        let n_listed: u32 = self.lists().map(List::len).sum();
+        match n_listed == self.n_waiting {
+            true => Ok(()),
+            false => Err(format!("{n_listed} wait, {} are counted", self.n_waiting)),
+        }
     }
 }

@@ -39,6 +39,7 @@ impl Scheduler {
             push_choices(batch, seq, request, choosing);
         }
         let samples = first_sample..batch.samples.len();
+        self.waiting.charge(request.lane, n_rows);
         self.plan.push(Planned { slot, n_rows, samples, n_scores, choosing });
     }
 }

@@ -6,6 +6,14 @@ use crate::config::Batching;
 use crate::request::{FinishReason, Priority};
 use crate::sequence::{SeqSlot, SequenceState};
 
+/// Rows a step has left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    pub(super) all: usize,
+    /// Of these, how many may go to sequences with more than one token to compute.
+    pub(super) prefill: usize,
+}
+
 impl Scheduler {
     /// Drops what is too late, then fills the batch: running sequences first, waiting ones with
     /// what is left of the budget.
@@ -24,7 +32,7 @@ impl Scheduler {
 
     fn schedule_all(&mut self, now_ns: u64) {
         let n_preemptions = self.stats.n_preemptions;
-        let left = self.schedule_running(self.budget);
+        let left = self.schedule_running();
         if self.stats.n_preemptions == n_preemptions {
             // A step that had to evict has nothing to give away.
             self.form_group(now_ns);
@@ -68,29 +76,56 @@ impl Scheduler {
     }
 
     /// Returns the rows left.
-    fn schedule_running(&mut self, budget: usize) -> usize {
-        let mut left = budget;
+    fn schedule_running(&mut self) -> Rows {
+        let mut left = Rows { all: self.budget, prefill: self.prefill_budget() };
         let mut next = 0;
-        while left > 0 && next < self.running.len() {
+        while left.all > 0 && next < self.running.len() {
             let slot = self.running[next];
-            let n_rows = self.rows_wanted(slot, left);
+            let mut after = left;
+            let n_rows = self.take_rows(slot, &mut after);
+            if n_rows == 0 {
+                next += 1;
+                continue;
+            }
             if !self.make_room(slot, n_rows) {
                 continue;
             }
             self.push_rows(slot, n_rows);
-            left -= n_rows;
+            left = after;
             next += 1;
         }
         left
     }
 
-    /// Rows a sequence gets of `left`.
-    pub(super) fn rows_wanted(&self, slot: SeqSlot, left: usize) -> usize {
+    /// Rows of this step that prompts may have. The cap protects streams; where there are none,
+    /// it would only cost time.
+    fn prefill_budget(&self) -> usize {
+        let is_stream = |slot: &SeqSlot| {
+            let seq = &self.seqs[*slot];
+            seq.gap() == 1 && seq.n_generated() > 0
+        };
+        match self.config.max_prefill_rows as usize {
+            0 => self.budget,
+            _ if !self.running.iter().any(is_stream) => self.budget,
+            max_rows => max_rows,
+        }
+    }
+
+    /// Rows a sequence gets of `left`, and takes from it.
+    pub(super) fn take_rows(&self, slot: SeqSlot, left: &mut Rows) -> usize {
         let cap = match self.config.long_prefill_token_threshold as usize {
             0 => usize::MAX,
             threshold => threshold,
         };
-        self.seqs[slot].gap().min(cap).min(left)
+        let gap = self.seqs[slot].gap();
+        if gap == 1 {
+            left.all -= 1;
+            return 1;
+        }
+        let n_rows = gap.min(cap).min(left.all).min(left.prefill);
+        left.all -= n_rows;
+        left.prefill -= n_rows;
+        n_rows
     }
 
     /// Gives a sequence the blocks its next rows need, preempting from the back of the running

@@ -252,6 +252,7 @@ impl Sim<'_> {
             let answer = answers.entry((event.request, event.index)).or_default();
             answer.add(event).map_err(|what| format!("{event:?}: {what}"))?;
         }
+        check_starts(&answers)?;
         for (arrival, id) in self.workload.arrivals.iter().zip(&self.ids) {
             let Some(id) = *id else { continue };
             for index in 0..arrival.request.params.n {
@@ -297,9 +298,24 @@ impl Sim<'_> {
     }
 }
 
+/// A request starts once, and before any of its sequences says anything.
+fn check_starts(answers: &BTreeMap<(RequestId, u32), Answer>) -> Result<(), String> {
+    let mut n_starts: BTreeMap<RequestId, (u32, bool)> = BTreeMap::new();
+    for ((id, _), answer) in answers {
+        let (starts, has_spoken) = n_starts.entry(*id).or_default();
+        *starts += u32::from(answer.was_started);
+        *has_spoken |= !answer.tokens.is_empty();
+    }
+    match n_starts.iter().find(|(_, (starts, has_spoken))| *starts != 1 && *has_spoken) {
+        Some((id, (starts, _))) => Err(format!("{id:?} started {starts} times")),
+        None => Ok(()),
+    }
+}
+
 /// What was heard of one sequence.
 #[derive(Debug, Default)]
 struct Answer {
+    was_started: bool,
     prompt_logprobs: Vec<TokenLogprob>,
     tokens: Vec<(Token, Option<TokenLogprob>)>,
     finish: Option<FinishReason>,
@@ -311,6 +327,12 @@ impl Answer {
             return Err("comes after the last event".to_owned());
         }
         match &event.kind {
+            EventKind::Started { .. } => {
+                let is_first = self.prompt_logprobs.is_empty() && self.tokens.is_empty();
+                if std::mem::replace(&mut self.was_started, true) || !is_first {
+                    return Err("not the first event, or twice".to_owned());
+                }
+            }
             EventKind::PromptLogprob(logprob) if self.tokens.is_empty() && event.index == 0 => {
                 self.prompt_logprobs.push(logprob.clone());
             }

@@ -126,6 +126,7 @@ fn random_config(r: &mut Random) -> EngineConfig {
     EngineConfig {
         max_num_seqs: r.range(1, 16) as u32,
         max_num_batched_tokens: r.range(1, 48) as u32,
+        max_prefill_rows: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
         long_prefill_token_threshold: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
         prefix_cache: !r.one_in(4),
         hash_key: [r.range(0, 255) as u8; 16],

@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 
-use super::{BenchArgs, EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, SynthArgs, Verbosity};
+#[cfg(feature = "serve")]
+use super::ServeArgs;
+use super::{
+    BenchArgs, EngineArgs, LogFormat, MemoryArgs, SamplingArgs, SourceArgs, SynthArgs, Verbosity,
+};
 
 const EXAMPLES: &str = r#"Examples:
   paceline run "What is gravity?"                 answer one question
@@ -48,6 +52,16 @@ A result is a line {"custom_id", "index", "text", "token_ids", "finish_reason", 
 its number as "choice". "index" is the line of the input, counted from 0; blank lines are skipped.
 A line that fails has its reason in "error" and does not stop the others; the exit code is then 1.
 Results are written as they finish; Ctrl-C keeps those that are there."#;
+
+#[cfg(feature = "serve")]
+const SERVE_EXAMPLES: &str = r#"Examples:
+  paceline serve                                         the default model on port 8000
+  paceline serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+  paceline serve --max-queued-requests 256 --queue-timeout 20
+  curl localhost:8000/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hi"}]}'
+
+SIGTERM or Ctrl-C lets running requests finish (--shutdown-timeout); a second one ends at once.
+docs/server.md lists the routes and fields."#;
 
 const PULL_EXAMPLES: &str = r#"Examples:
   paceline pull                              the default model
@@ -98,6 +112,10 @@ pub(crate) enum Command {
     Batch(BatchArgs),
     /// Measure speed: this machine's ceilings, batch sizes, ways of batching
     Bench(BenchArgs),
+    /// Serve a model over HTTP, with OpenAI's routes
+    #[cfg(feature = "serve")]
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(ServeArgs),
     /// Fetch a model
     #[command(after_help = PULL_EXAMPLES)]
     Pull(PullArgs),
@@ -111,12 +129,27 @@ pub(crate) enum Command {
 
 impl Cli {
     pub(crate) fn verbosity(&self) -> Verbosity {
-        let is_batch = matches!(self.command, Command::Batch(_));
+        let is_long = match self.command {
+            Command::Batch(_) => true,
+            #[cfg(feature = "serve")]
+            Command::Serve(_) => true,
+            _ => false,
+        };
         match (self.quiet, self.verbose) {
             (true, _) => Verbosity::Quiet,
-            (false, 0) if !is_batch => Verbosity::Normal,
+            (false, 0) if !is_long => Verbosity::Normal,
             (false, 0 | 1) => Verbosity::Info,
             (false, _) => Verbosity::Debug,
+        }
+    }
+}
+
+impl Cli {
+    pub(crate) fn log_format(&self) -> LogFormat {
+        match &self.command {
+            #[cfg(feature = "serve")]
+            Command::Serve(args) => args.log_format,
+            _ => LogFormat::Text,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use paceline_model::pull::Progress;
 use tracing_subscriber::filter::LevelFilter;
@@ -22,6 +23,15 @@ pub(crate) enum Verbosity {
     Debug,
 }
 
+/// How log lines look.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    #[default]
+    Text,
+    /// One object a line, with the time.
+    Json,
+}
+
 /// Everything that is written to standard error.
 #[derive(Debug)]
 pub(crate) struct Console {
@@ -31,7 +41,7 @@ pub(crate) struct Console {
 
 impl Console {
     /// Also sets up the log. Called once.
-    pub(crate) fn new(verbosity: Verbosity) -> Console {
+    pub(crate) fn new(verbosity: Verbosity, format: LogFormat) -> Console {
         let bars = MultiProgress::new();
         let level = match verbosity {
             Verbosity::Quiet => LevelFilter::ERROR,
@@ -39,12 +49,14 @@ impl Console {
             Verbosity::Info => LevelFilter::INFO,
             Verbosity::Debug => LevelFilter::DEBUG,
         };
-        tracing_subscriber::fmt()
+        let log = tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(AroundBars(bars.clone()))
-            .with_target(false)
-            .without_time()
-            .init();
+            .with_target(false);
+        match format {
+            LogFormat::Text => log.without_time().init(),
+            LogFormat::Json => log.json().flatten_event(true).with_current_span(false).init(),
+        }
         Console { bars, verbosity }
     }
 

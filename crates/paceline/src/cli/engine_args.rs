@@ -129,6 +129,20 @@ impl EngineArgs {
         Ok(llm)
     }
 
+    /// The same with another model, if one is named.
+    #[cfg(feature = "serve")]
+    pub(crate) fn with_model(&self, model: Option<&str>) -> EngineArgs {
+        let mut args = self.clone();
+        args.model = model.map_or(args.model, str::to_owned);
+        args
+    }
+
+    /// What the model was called on the command line.
+    #[cfg(feature = "serve")]
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
     /// The most prompts that can run at once.
     pub(crate) fn max_group(&self) -> u32 {
         self.memory.max_num_seqs.max(self.max_batch_size.unwrap_or(0))

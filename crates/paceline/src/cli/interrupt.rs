@@ -28,6 +28,11 @@ struct Flags {
 impl Interrupt {
     /// From here on signals are noted instead of ending the process.
     pub(crate) fn install() -> io::Result<Interrupt> {
+        Interrupt::install_with(|| {})
+    }
+
+    /// [`Interrupt::install`]; the first signal also does this.
+    pub(crate) fn install_with(mut action: impl FnMut() + Send + 'static) -> io::Result<Interrupt> {
         let interrupt = Interrupt::default();
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let flags = Arc::clone(&interrupt.0);
@@ -36,6 +41,7 @@ impl Interrupt {
             for _ in signals.forever() {
                 if !flags.is_set.swap(true, Ordering::Relaxed) {
                     first = Instant::now();
+                    action();
                 }
                 if flags.is_final.load(Ordering::Relaxed) || first.elapsed() > ONE_WISH {
                     signal_hook::low_level::exit(EXIT_CODE);

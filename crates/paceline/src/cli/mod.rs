@@ -7,6 +7,8 @@ mod engine_args;
 mod interrupt;
 mod outcome;
 mod sampling_args;
+#[cfg(feature = "serve")]
+mod serve_args;
 mod synth_args;
 mod values;
 
@@ -15,10 +17,12 @@ pub(crate) use bench_args::{
     BenchArgs, BenchCommand, BenchModelArgs, CeilingsArgs, KernelsArgs, ScalingArgs, ShapeArgs,
     StrategiesArgs, Strategy, ThroughputArgs,
 };
-pub(crate) use console::{Console, Verbosity};
+pub(crate) use console::{Console, LogFormat, Verbosity};
 pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};
 pub(crate) use interrupt::Interrupt;
 pub(crate) use outcome::{Outcome, UsageError, is_broken_pipe, sentence};
 pub(crate) use sampling_args::SamplingArgs;
+#[cfg(feature = "serve")]
+pub(crate) use serve_args::ServeArgs;
 pub(crate) use synth_args::SynthArgs;
 pub(crate) use values::{ByteSize, Span};

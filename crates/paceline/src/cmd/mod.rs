@@ -5,6 +5,8 @@ mod bench;
 mod inspect;
 mod pull;
 mod run;
+#[cfg(feature = "serve")]
+mod serve;
 mod synth;
 
 use anyhow::Result;
@@ -16,6 +18,8 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
         Command::Run(args) => run::run(args, console),
         Command::Batch(args) => batch::run(args, console),
         Command::Bench(args) => bench::run(args, console),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args, console),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
         Command::Synth(args) => synth::run(args, console),

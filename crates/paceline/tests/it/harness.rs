@@ -104,6 +104,7 @@ impl Run {
         for event in self.events.drain(..) {
             let output = self.outputs.entry((event.request, event.index)).or_default();
             match event.kind {
+                EventKind::Started { .. } => {}
                 EventKind::PromptLogprob(logprob) => output.prompt_logprobs.push(bits(&logprob)),
                 EventKind::Token { token, logprob } => {
                     output.tokens.push(token);

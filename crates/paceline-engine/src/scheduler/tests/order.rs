@@ -124,3 +124,67 @@ fn batching_may_change_in_flight() {
     assert_eq!(sizes, [3, 2, 2, 1, 0]);
     assert!(engine.set_batching(Batching::Static { max_batch_size: 0 }).is_err());
 }
+
+/// One tenant queues forty requests before the other's four; they are served in turn all the same.
+#[test]
+fn a_flood_waits_for_itself() {
+    let config = EngineConfig { max_num_seqs: 1, prefix_cache: false, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    let submit = |engine: &mut Engine<FakeBackend>, tenant, id| {
+        let request = Request { tenant, ..request(prompt(id, 5), params(2)) };
+        engine.submit(request, 0).unwrap()
+    };
+    for id in 0..40 {
+        submit(&mut engine, 1, id);
+    }
+    let mut events = Vec::new();
+    for _ in 0..10 {
+        events.append(&mut step(&mut engine, 0).1);
+    }
+    let polite: Vec<RequestId> = (0..4).map(|id| submit(&mut engine, 2, id)).collect();
+    let before = finishes(&events).len();
+    events.append(&mut run_all(&mut engine));
+    let order: Vec<RequestId> = finishes(&events).into_iter().map(|(id, ..)| id).collect();
+    let places: Vec<usize> =
+        polite.iter().map(|id| order.iter().position(|known| known == id).unwrap()).collect();
+    // The one that ran finishes first; from there they take turns.
+    assert!(places[0] <= before + 1, "{places:?}");
+    assert!(places.windows(2).all(|pair| pair[1] - pair[0] == 2), "{places:?}");
+}
+
+/// Turns are counted in rows: whoever sends long prompts gets fewer of them.
+#[test]
+fn tenants_share_rows_not_requests() {
+    let config = EngineConfig { max_num_seqs: 1, prefix_cache: false, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    for id in 0..12 {
+        let long = Request { tenant: 1, ..request(prompt(id, 30), params(1)) };
+        let short = Request { tenant: 2, ..request(prompt(id, 10), params(1)) };
+        engine.submit(long, 0).unwrap();
+        engine.submit(short, 0).unwrap();
+    }
+    let mut events = Vec::new();
+    for _ in 0..8 {
+        events.append(&mut step(&mut engine, 0).1);
+    }
+    let n_short = finishes(&events).iter().filter(|(id, ..)| id.0 % 2 == 1).count();
+    assert_eq!((n_short, finishes(&events).len()), (6, 8));
+}
+
+#[test]
+fn prompts_leave_streams_their_pace() {
+    let config = EngineConfig { max_prefill_rows: 3, ..EngineConfig::default() };
+    let mut engine = engine(LIMITS, config);
+    engine.submit(request(prompt(0, 4), params(20)), 0).unwrap();
+    assert_eq!(step(&mut engine, 0).0, (4, 1), "nobody streams yet");
+    for id in 1..3 {
+        engine.submit(request(prompt(id, 7), params(1)), 0).unwrap();
+    }
+    // One row for the stream and three for prompts, the last row of each prompt not counted: it is
+    // a single one, like a stream's.
+    let rows: Vec<u32> = (0..5).map(|_| step(&mut engine, 0).0.0).collect();
+    assert_eq!(rows, [4, 4, 5, 4, 2]);
+    engine.set_max_prefill_rows(0);
+    engine.submit(request(prompt(3, 9), params(1)), 0).unwrap();
+    assert_eq!(step(&mut engine, 0).0, (10, 2));
+}

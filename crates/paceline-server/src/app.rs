@@ -1,0 +1,121 @@
+//! What all requests share: the model once it is there, the queue, the keys, the counters.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use paceline_engine::{Backend, Engine};
+use tokio::sync::watch;
+
+use crate::engine::{self, EngineHandle, Queue, QueueLimits, WorkerOptions};
+use crate::error::ApiError;
+use crate::keys::Keys;
+use crate::metrics::{EngineFacts, Metrics};
+use crate::model::{Model, ServedModel};
+use crate::options::ServerOptions;
+
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) options: ServerOptions,
+    pub(crate) keys: Keys,
+    pub(crate) metrics: Arc<Metrics>,
+    queue: Arc<Queue>,
+    ready: OnceLock<Arc<Ready>>,
+    is_draining: AtomicBool,
+    /// Requests being answered, and a way to wait for there to be none.
+    n_in_flight: watch::Sender<usize>,
+}
+
+/// A model that can be asked.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) model: Model,
+    pub(crate) engine: EngineHandle,
+}
+
+/// One request being answered; dropping it says that it is done.
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<App>);
+
+impl App {
+    pub(crate) fn new(options: ServerOptions) -> Arc<App> {
+        let queue = Queue::new(QueueLimits {
+            max_requests: options.max_queued_requests.max(1),
+            max_tokens: options.max_queued_tokens,
+        });
+        Arc::new(App {
+            keys: Keys::new(&options.keys),
+            metrics: Arc::default(),
+            queue,
+            ready: OnceLock::new(),
+            is_draining: AtomicBool::new(false),
+            n_in_flight: watch::Sender::new(0),
+            options,
+        })
+    }
+
+    /// Takes the engine over and begins to serve. False if there is one already.
+    pub(crate) fn serve<B: Backend + Send + 'static>(
+        &self,
+        engine: Engine<B>,
+        served: ServedModel,
+    ) -> std::io::Result<bool> {
+        let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
+        let ServerOptions { queue_timeout, target_itl, .. } = self.options;
+        let options = WorkerOptions { queue_timeout, target_itl };
+        let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
+        let engine = engine::start(engine, queue, metrics, options)?;
+        Ok(self.ready.set(Arc::new(Ready { model, engine })).is_ok())
+    }
+
+    /// The model, if requests are taken now.
+    pub(crate) fn ready(&self) -> Result<&Arc<Ready>, ApiError> {
+        if self.is_draining() {
+            return Err(ApiError::unavailable("the server is shutting down"));
+        }
+        self.ready.get().ok_or_else(|| ApiError::unavailable("the model is loading"))
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// From now on no request is taken.
+    pub(crate) fn drain(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives up what is under way.
+    pub(crate) fn cancel_all(&self) {
+        if let Some(ready) = self.ready.get() {
+            ready.engine.cancel_all();
+        }
+    }
+
+    pub(crate) fn enter(self: &Arc<App>) -> InFlight {
+        self.n_in_flight.send_modify(|n| *n += 1);
+        InFlight(Arc::clone(self))
+    }
+
+    /// Returns when no request is being answered.
+    pub(crate) async fn wait_until_idle(&self) {
+        let mut n_in_flight = self.n_in_flight.subscribe();
+        // The sender lives as long as `self`.
+        let _ = n_in_flight.wait_for(|&n| n == 0).await;
+    }
+
+    pub(crate) fn metrics_page(&self) -> String {
+        let model = self.ready.get().map(|ready| &ready.model);
+        self.metrics
+            .text(model.map(|model| EngineFacts { model: model.name(), limits: model.limits }))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.n_in_flight.send_modify(|n| *n = n.saturating_sub(1));
+    }
+}

@@ -1,0 +1,115 @@
+//! One HTTP request to a generating route, from its body to a running reply.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::Request;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+
+use crate::app::{App, InFlight, Ready};
+use crate::asked::Work;
+use crate::engine::Label;
+use crate::error::ApiError;
+use crate::keys::Caller;
+use crate::reply::Reply;
+
+/// What the outermost layer notes about every request.
+#[derive(Clone, Debug)]
+pub(crate) struct Visit {
+    pub(crate) caller: Arc<Caller>,
+    pub(crate) request_id: String,
+    pub(crate) arrival: Instant,
+}
+
+/// A request whose body has been read.
+#[derive(Debug)]
+pub(crate) struct Call {
+    app: Arc<App>,
+    pub(crate) ready: Arc<Ready>,
+    visit: Visit,
+    pub(crate) body: Bytes,
+    in_flight: InFlight,
+}
+
+impl Call {
+    /// Turns away at the door what has no chance, before its body costs anything.
+    pub(crate) async fn read(app: Arc<App>, request: Request) -> Result<Call, ApiError> {
+        app.ready()?;
+        app.queue().check_room()?;
+        if let Some(visit) = request.extensions().get::<Visit>() {
+            visit.caller.check()?;
+        }
+        Call::read_light(app, request).await
+    }
+
+    /// For routes that need no place in the queue.
+    pub(crate) async fn read_light(app: Arc<App>, request: Request) -> Result<Call, ApiError> {
+        let ready = Arc::clone(app.ready()?);
+        let in_flight = app.enter();
+        let visit = request.extensions().get::<Visit>().cloned();
+        let visit = visit.ok_or_else(|| ApiError::internal("the request was not let in"))?;
+        let body = read_body(&app, request.into_body()).await?;
+        Ok(Call { app, ready, visit, body, in_flight })
+    }
+
+    pub(crate) fn max_prompts(&self) -> usize {
+        self.app.options.max_prompts.min(self.app.options.max_queued_requests as usize)
+    }
+
+    /// A name for the response.
+    pub(crate) fn response_id(&self, prefix: &str) -> String {
+        format!("{prefix}-{}", self.visit.request_id)
+    }
+
+    /// Hands everything to the engine and waits for it to begin.
+    pub(crate) async fn generate(self, works: Vec<Work>) -> Result<Running, ApiError> {
+        let Call { app, ready, visit, in_flight, .. } = self;
+        let texts: Vec<_> = works.iter().map(|work| work.text.clone()).collect();
+        let n_prompts = u32::try_from(works.len()).unwrap_or(u32::MAX);
+        let n_tokens = works.iter().map(|work| work.prompt.len() as u64).sum();
+        let share = visit.caller.enter(n_prompts, n_tokens)?;
+        let (tenant, highest) = (visit.caller.tenant, visit.caller.highest_priority);
+        let timeout = app.options.request_timeout;
+        let jobs = works.into_iter().map(|work| work.into_job(tenant, highest, timeout)).collect();
+        let label = Label { request_id: visit.request_id, key_name: visit.caller.name.clone() };
+        let inbox = ready.engine.submit(jobs, visit.arrival, label)?;
+        let mut reply = Reply::new(inbox, ready.model.tokenizer(), &texts, share);
+        reply.begin().await?;
+        Ok(Running { reply, _in_flight: in_flight })
+    }
+}
+
+/// A reply that has begun. The server waits for it when it drains.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) reply: Reply,
+    _in_flight: InFlight,
+}
+
+/// The whole body, within the limits on its size and time.
+async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
+    let limit = app.options.body_timeout;
+    let read = tokio::time::timeout(limit, read_all(body, app.options.max_body_bytes));
+    read.await.map_err(|_| ApiError::BodyTimeout { limit })?
+}
+
+async fn read_all(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::Invalid {
+            message: format!("the body could not be read: {error}"),
+            param: None,
+            code: None,
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if bytes.len() + data.len() > limit {
+            return Err(ApiError::BodyTooLarge { limit });
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
+}

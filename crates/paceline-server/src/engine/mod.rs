@@ -1,0 +1,210 @@
+//! The door between the async side and the engine's own thread.
+//!
+//! Requests go in through one bounded queue; tokens come back through one channel per HTTP request.
+//! Nothing here knows text or HTTP.
+//!
+//! **The engine never waits for a client.** A channel has room for everything its request can
+//! produce (`max_tokens` and the prompt's log-probabilities bound that), so a send cannot block and
+//! a slow reader costs memory that its own request paid for, at some tens of bytes per token. The
+//! other choice, cutting off whoever reads slowly, would let the network decide about answers.
+//! Whoever goes away drops the receiver, and the engine's thread sees that before its next step.
+
+mod live;
+mod pace;
+mod queue;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc as blocking;
+use std::time::{Duration, Instant};
+
+use paceline_engine::{
+    Backend, Engine, FinishReason, Priority, SamplingParams, SubmitError, Token, TokenLogprob,
+};
+use tokio::sync::mpsc;
+
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+
+pub(crate) use queue::{Permit, Queue, QueueLimits};
+use worker::Worker;
+
+/// More than any request can produce, and far below what a channel may be asked for.
+const MAX_MESSAGES: usize = 1 << 32;
+
+/// What one prompt of an HTTP request asks of the engine.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) prompt: Vec<Token>,
+    pub(crate) params: Arc<SamplingParams>,
+    pub(crate) priority: Priority,
+    pub(crate) tenant: u64,
+    /// How long it may take in all.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// News of one prompt's sequences.
+#[derive(Debug)]
+pub(crate) struct Message {
+    /// Which prompt of the HTTP request.
+    pub(crate) prompt: u32,
+    pub(crate) news: News,
+}
+
+#[derive(Debug)]
+pub(crate) enum News {
+    Started {
+        n_cached: u32,
+    },
+    PromptLogprob(TokenLogprob),
+    Token {
+        index: u32,
+        token: Token,
+        logprob: Option<Box<TokenLogprob>>,
+    },
+    Finished {
+        index: u32,
+        reason: FinishReason,
+    },
+    Refused(SubmitError),
+    /// It waited for longer than requests may.
+    QueueTimeout,
+}
+
+/// Sequences of one prompt that the reader has seen enough of (a stop string).
+#[derive(Debug, Default)]
+pub(crate) struct Ended([AtomicU64; 2]);
+
+impl Ended {
+    pub(crate) fn end(&self, index: u32) {
+        if let Some(word) = self.0.get(index as usize / 64) {
+            word.fetch_or(1 << (index % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// The indices that ended since the last call.
+    fn take(&self) -> u128 {
+        let word = |i: usize| match self.0[i].load(Ordering::Relaxed) {
+            0 => 0,
+            _ => u128::from(self.0[i].swap(0, Ordering::Relaxed)),
+        };
+        word(0) | word(1) << 64
+    }
+}
+
+/// Everything that is heard of one HTTP request. Dropping it cancels what still runs.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    messages: mpsc::Receiver<Message>,
+    /// One for each prompt.
+    pub(crate) ended: Vec<Arc<Ended>>,
+}
+
+impl Inbox {
+    /// Waits for news and adds all that is there to `messages`. False when nothing more will come.
+    pub(crate) async fn receive(&mut self, messages: &mut Vec<Message>) -> bool {
+        const AT_ONCE: usize = 256;
+        self.messages.recv_many(messages, AT_ONCE).await > 0
+    }
+}
+
+#[derive(Debug)]
+struct Submission {
+    job: Job,
+    place: u32,
+    sink: mpsc::Sender<Message>,
+    ended: Arc<Ended>,
+    permit: Permit,
+    arrival: Instant,
+    label: Arc<Label>,
+}
+
+/// What the log calls a request.
+#[derive(Debug, Default)]
+pub(crate) struct Label {
+    pub(crate) request_id: String,
+    pub(crate) key_name: String,
+}
+
+/// The async side's end.
+#[derive(Clone, Debug)]
+pub(crate) struct EngineHandle {
+    commands: blocking::SyncSender<Submission>,
+    queue: Arc<Queue>,
+    is_over: Arc<AtomicBool>,
+}
+
+/// How the engine's thread treats requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkerOptions {
+    pub(crate) queue_timeout: Option<Duration>,
+    /// The pace that prompts should leave to streams.
+    pub(crate) target_itl: Option<Duration>,
+}
+
+/// Moves the engine to a thread of its own.
+pub(crate) fn start<B: Backend + Send + 'static>(
+    engine: Engine<B>,
+    queue: Arc<Queue>,
+    metrics: Arc<Metrics>,
+    options: WorkerOptions,
+) -> std::io::Result<EngineHandle> {
+    // What is under way holds a permit, so there is room for every permit there is.
+    let (commands, receiver) = blocking::sync_channel(queue.limits().max_requests as usize);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let worker = Worker::new(engine, receiver, metrics, options, Arc::clone(&is_over));
+    std::thread::Builder::new().name("engine".to_owned()).spawn(move || worker.run())?;
+    Ok(EngineHandle { commands, queue, is_over })
+}
+
+impl EngineHandle {
+    /// Cancels everything with the next step; its readers are told.
+    pub(crate) fn cancel_all(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Queues all jobs of an HTTP request, or none.
+    pub(crate) fn submit(
+        &self,
+        jobs: Vec<Job>,
+        arrival: Instant,
+        label: Label,
+    ) -> Result<Inbox, ApiError> {
+        let permits = self.queue.enter(jobs.iter().map(|job| job.prompt.len() as u64))?;
+        let (sink, messages) = mpsc::channel(jobs.iter().map(most_messages).sum::<usize>().max(1));
+        let label = Arc::new(label);
+        let mut ended = Vec::with_capacity(jobs.len());
+        for (place, (job, permit)) in (0..).zip(jobs.into_iter().zip(permits)) {
+            let end = Arc::new(Ended::default());
+            ended.push(Arc::clone(&end));
+            let submission = Submission {
+                job,
+                place,
+                sink: sink.clone(),
+                ended: end,
+                permit,
+                arrival,
+                label: Arc::clone(&label),
+            };
+            self.send(submission)?;
+        }
+        Ok(Inbox { messages, ended })
+    }
+
+    fn send(&self, submission: Submission) -> Result<(), ApiError> {
+        self.commands.try_send(submission).map_err(|error| match error {
+            blocking::TrySendError::Full(_) => self.queue.full(),
+            blocking::TrySendError::Disconnected(_) => ApiError::internal("the engine has stopped"),
+        })
+    }
+}
+
+/// The most that can ever be said about a job.
+fn most_messages(job: &Job) -> usize {
+    let n_scores = job.params.prompt_logprobs.map_or(0, |_| job.prompt.len());
+    let per_sequence = (job.params.max_tokens as usize).saturating_add(1);
+    let n_tokens = per_sequence.saturating_mul(job.params.n as usize);
+    // A start, and one refusal.
+    n_scores.saturating_add(n_tokens).saturating_add(2).min(MAX_MESSAGES)
+}

@@ -1,0 +1,116 @@
+//! The HTTP server: OpenAI's routes and a few of its own, over one engine.
+//!
+//! ```text
+//! socket ─► connections ─► router ─► a route: fields ─► Asked ─► tokens        tokio's threads
+//!                                     │ EngineHandle::submit (bounded; full → 429)
+//! ────────────────────────────────────▼──────────────────────────────────────  the engine's thread
+//!                          Worker: submit · step · events to each request's channel
+//! ────────────────────────────────────│──────────────────────────────────────  the request's task
+//!                          Reply: detokenise, stop strings ─► JSON or SSE ─► client
+//! ```
+//!
+//! Knows HTTP, JSON and text. Refuses to know how tokens are computed (any [`Backend`] will do),
+//! model files, flags and terminals. Prints nothing; logs with `tracing`.
+
+mod app;
+mod asked;
+mod call;
+mod collect;
+mod connections;
+mod engine;
+mod error;
+mod json;
+mod keys;
+mod messages;
+mod metrics;
+mod model;
+mod native;
+mod openai;
+mod options;
+mod prompts;
+mod random;
+mod reply;
+mod router;
+mod sse;
+mod tokens;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use paceline_engine::{Backend, Engine};
+use tokio::sync::Notify;
+
+pub use keys::{KeyFileError, KeyRule};
+pub use model::ServedModel;
+pub use options::ServerOptions;
+
+use app::App;
+
+/// A server that has its port. It answers as soon as it [runs](Server::run), with 503 until it is
+/// [given a model](ServerHandle::serve).
+#[derive(Debug)]
+pub struct Server {
+    listener: std::net::TcpListener,
+    app: Arc<App>,
+    stop: Arc<Notify>,
+}
+
+/// Steers a server from other threads.
+#[derive(Clone, Debug)]
+pub struct ServerHandle {
+    app: Arc<App>,
+    stop: Arc<Notify>,
+}
+
+impl Server {
+    pub fn bind(address: SocketAddr, options: ServerOptions) -> io::Result<Server> {
+        let listener = connections::bind(address)?;
+        Ok(Server { listener, app: App::new(options), stop: Arc::default() })
+    }
+
+    /// Where it listens; tells the port if it was bound to port 0.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle { app: Arc::clone(&self.app), stop: Arc::clone(&self.stop) }
+    }
+
+    /// Serves until [`ServerHandle::shut_down`], and until what was under way then has finished or
+    /// run out of time.
+    pub fn run(self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(self.app.options.n_threads.max(1))
+            .thread_name("http")
+            .enable_all()
+            .build()?;
+        let Server { listener, app, stop } = self;
+        let served = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let router = router::router(Arc::clone(&app));
+            connections::serve(listener, app, router, stop).await
+        });
+        // What is still open has had its time.
+        runtime.shutdown_background();
+        served
+    }
+}
+
+impl ServerHandle {
+    /// Takes an engine over and serves its model. False if there is one already.
+    pub fn serve<B: Backend + Send + 'static>(
+        &self,
+        engine: Engine<B>,
+        model: ServedModel,
+    ) -> io::Result<bool> {
+        self.app.serve(engine, model)
+    }
+
+    /// Lets what runs finish, within the shutdown timeout, and ends the server.
+    pub fn shut_down(&self) {
+        self.app.drain();
+        self.stop.notify_one();
+    }
+}

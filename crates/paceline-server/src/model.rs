@@ -1,0 +1,124 @@
+//! The text side of what is served: names, tokenizer, chat template, limits.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use paceline_engine::{BackendLimits, SamplingParams, Token, check_request};
+use paceline_model::template::{ChatInput, ChatTemplate, Message};
+use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
+use tokio::task::block_in_place;
+
+use crate::error::ApiError;
+
+/// A model as its clients see it.
+#[derive(Debug)]
+pub struct ServedModel {
+    /// What clients may call it; the first is what it calls itself. Never empty.
+    pub names: Vec<String>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub template: Option<ChatTemplate>,
+}
+
+/// A served model with what its engine can hold.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) served: ServedModel,
+    pub(crate) limits: BackendLimits,
+    /// Sequences that may run at once.
+    pub(crate) max_num_seqs: u32,
+    /// A text with more bytes than this cannot fit the context.
+    max_text_bytes: usize,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+}
+
+impl Model {
+    pub(crate) fn new(served: ServedModel, limits: BackendLimits, max_num_seqs: u32) -> Model {
+        let tokenizer = &served.tokenizer;
+        let n_vocab = u32::try_from(tokenizer.n_vocab()).unwrap_or(u32::MAX);
+        let longest = (0..n_vocab).map(|token| tokenizer.token_bytes(token).len()).max();
+        // Normalisation can make a text shorter, but not by this much.
+        const SLACK: usize = 4;
+        let per_token = longest.unwrap_or(1).max(1).saturating_mul(SLACK);
+        let max_text_bytes = per_token.saturating_mul(limits.max_model_len as usize);
+        Model { limits, max_num_seqs, max_text_bytes, created: unix_seconds(), served }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.served.names.first().map_or("default", String::as_str)
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Tokenizer {
+        &self.served.tokenizer
+    }
+
+    /// A request that names no model gets this one.
+    pub(crate) fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
+        match name {
+            Some(name) if !self.served.names.iter().any(|known| known == name) => {
+                Err(ApiError::UnknownModel { name: name.chars().take(200).collect() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The tokens of a plain prompt. What cannot fit is refused before it is tokenised, which is
+    /// the dearest thing a stranger can ask for.
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<Token>, ApiError> {
+        if text.len() > self.max_text_bytes {
+            let (len, max) = (text.len(), self.max_text_bytes);
+            return Err(ApiError::Invalid {
+                message: format!(
+                    "the prompt has {len} bytes; even the longest tokens leave room for {max} in \
+                     a context of {} tokens",
+                    self.limits.max_model_len
+                ),
+                param: Some("prompt"),
+                code: Some("context_length_exceeded"),
+            });
+        }
+        let encode = || self.tokenizer().encode_prompt(text, SpecialTokens::Parse);
+        // A long text takes milliseconds: the other requests of this thread move to another.
+        const LONG: usize = 16 << 10;
+        Ok(if text.len() > LONG { block_in_place(encode) } else { encode() }?)
+    }
+
+    /// Whether the engine could ever run this.
+    pub(crate) fn check(&self, prompt: &[Token], params: &SamplingParams) -> Result<(), ApiError> {
+        Ok(check_request(&self.limits, self.max_num_seqs, prompt, params)?)
+    }
+
+    /// The tokens of a chat, up to where the assistant answers.
+    pub(crate) fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>, ApiError> {
+        let template = self.served.template.as_ref().ok_or_else(|| {
+            ApiError::invalid(
+                "messages",
+                "this model has no chat template; use /v1/completions with a plain prompt",
+            )
+        })?;
+        let chat = ChatInput {
+            messages,
+            add_generation_prompt: true,
+            now: unix_seconds() as i64,
+            ..ChatInput::default()
+        };
+        self.encode(&template.render(&chat)?)
+    }
+
+    /// How a token is written in a list of log-probabilities. Tokens that are no whole characters
+    /// are spelt in bytes, so that no two look alike.
+    pub(crate) fn token_text(&self, token: Token) -> String {
+        let bytes = self.tokenizer().token_bytes(token);
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => bytes.iter().fold("bytes:".to_owned(), |mut text, byte| {
+                text.push_str(&format!("\\x{byte:02x}"));
+                text
+            }),
+        }
+    }
+}
+
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,60 @@
+//! How a server is set up.
+
+use std::time::Duration;
+
+use crate::keys::KeyRule;
+
+/// Settings of a server. The defaults suit one machine behind no proxy.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Requests that may wait for their first step.
+    pub max_queued_requests: u32,
+    /// Prompt tokens that may wait. One prompt may always wait.
+    pub max_queued_tokens: u64,
+    /// A request that has not started after this long is turned away.
+    pub queue_timeout: Option<Duration>,
+    /// A request that has not ended after this long is given up.
+    pub request_timeout: Option<Duration>,
+    /// The time between two tokens of a stream that prompts should not lengthen; without it, as
+    /// many prompt rows as fit a step.
+    pub target_itl: Option<Duration>,
+    /// What requests under way get to finish once the server is told to stop.
+    pub shutdown_timeout: Duration,
+    /// Bytes a body may have.
+    pub max_body_bytes: usize,
+    /// How long a body may take to arrive.
+    pub body_timeout: Duration,
+    /// Bytes the head of a request may have.
+    pub max_header_bytes: usize,
+    /// How long the head of a request may take to arrive.
+    pub header_timeout: Duration,
+    /// Connections that may be open; more wait to be accepted. Fits 32 bits.
+    pub max_connections: usize,
+    /// Prompts one request may have.
+    pub max_prompts: usize,
+    /// Who may use the server; empty lets everybody.
+    pub keys: Vec<KeyRule>,
+    /// Threads that speak HTTP.
+    pub n_threads: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            max_queued_requests: 2048,
+            max_queued_tokens: 1 << 22,
+            queue_timeout: None,
+            request_timeout: None,
+            target_itl: None,
+            shutdown_timeout: Duration::from_secs(30),
+            max_body_bytes: 16 << 20,
+            body_timeout: Duration::from_secs(30),
+            max_header_bytes: 64 << 10,
+            header_timeout: Duration::from_secs(10),
+            max_connections: 4096,
+            max_prompts: 1024,
+            keys: Vec::new(),
+            n_threads: 2,
+        }
+    }
+}

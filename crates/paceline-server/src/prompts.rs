@@ -1,0 +1,68 @@
+//! The prompts of a completion, in the forms OpenAI takes: text, texts, tokens, lists of tokens.
+
+use std::borrow::Cow;
+
+use paceline_engine::Token;
+
+use crate::error::ApiError;
+use crate::json::{Fields, Shape, parse};
+use crate::model::Model;
+
+const NAME: &str = "prompt";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prompt {
+    /// As it was written; absent if it came as tokens.
+    text: Option<String>,
+    pub(crate) tokens: Vec<Token>,
+}
+
+impl Prompt {
+    pub(crate) fn of_text(model: &Model, text: String) -> Result<Prompt, ApiError> {
+        Ok(Prompt { tokens: model.encode(&text)?, text: Some(text) })
+    }
+
+    pub(crate) fn of_tokens(tokens: Vec<Token>) -> Prompt {
+        Prompt { text: None, tokens }
+    }
+
+    pub(crate) fn text(&self, model: &Model) -> Cow<'_, str> {
+        match &self.text {
+            Some(text) => Cow::Borrowed(text),
+            None => Cow::Owned(model.tokenizer().decode(&self.tokens)),
+        }
+    }
+}
+
+pub(crate) fn read_prompts(
+    fields: &mut Fields<'_>,
+    model: &Model,
+    max: usize,
+) -> Result<Vec<Prompt>, ApiError> {
+    let Some((shape, raw)) = fields.take_raw(NAME) else {
+        return Err(ApiError::invalid(NAME, "the field prompt is missing"));
+    };
+    let text = |text| Prompt::of_text(model, text);
+    match shape {
+        Shape::Numbers => Ok(vec![Prompt::of_tokens(parse(NAME, raw)?)]),
+        Shape::Texts => {
+            let texts: Vec<String> = parse(NAME, raw)?;
+            check_count(texts.len(), max)?;
+            texts.into_iter().map(text).collect()
+        }
+        Shape::Lists => {
+            let lists: Vec<Vec<Token>> = parse(NAME, raw)?;
+            check_count(lists.len(), max)?;
+            Ok(lists.into_iter().map(Prompt::of_tokens).collect())
+        }
+        _ => Ok(vec![text(parse(NAME, raw)?)?]),
+    }
+}
+
+pub(crate) fn check_count(n: usize, max: usize) -> Result<(), ApiError> {
+    if n <= max {
+        return Ok(());
+    }
+    let message = format!("there are {n} prompts; this server takes at most {max} at once");
+    Err(ApiError::invalid(NAME, message))
+}

@@ -1,0 +1,140 @@
+//! Flags of `paceline serve`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, value_parser};
+use paceline_server::{KeyRule, ServerOptions};
+
+use super::{EngineArgs, LogFormat, UsageError};
+
+/// Where `--api-key` may come from instead.
+const KEY_VARIABLE: &str = "PACELINE_API_KEY";
+
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    /// `default`, a path (.gguf, .safetensors or a directory), or hf:ORG/REPO[:FILE]; the same
+    /// as --model
+    #[arg(value_name = "MODEL", id = "served", conflicts_with = "model")]
+    pub(crate) model: Option<String>,
+
+    /// Where to listen; 0.0.0.0 is everywhere
+    #[arg(long, default_value = "127.0.0.1", help_heading = "Server")]
+    host: String,
+
+    /// The port; 0 takes a free one
+    #[arg(long, default_value_t = 8000, help_heading = "Server")]
+    port: u16,
+
+    /// What clients call the model (may be repeated) [default: its file's name for itself]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    pub(crate) served_model_name: Vec<String>,
+
+    /// Only serve who sends this key (may be repeated; also $PACELINE_API_KEY)
+    #[arg(long, value_name = "KEY", help_heading = "Access")]
+    api_key: Vec<String>,
+
+    /// Keys with their holders' names and limits, one on each line
+    #[arg(long, value_name = "FILE", help_heading = "Access")]
+    api_key_file: Option<PathBuf>,
+
+    /// Requests that may wait; more get 429
+    #[arg(long, value_name = "N", default_value_t = 2048, help_heading = "Load",
+          value_parser = value_parser!(u32).range(1..=1 << 20))]
+    max_queued_requests: u32,
+
+    /// Prompt tokens that may wait; one prompt always may
+    #[arg(long, value_name = "TOKENS", default_value_t = 1 << 22, help_heading = "Load")]
+    max_queued_tokens: u64,
+
+    /// Turn away what has not started after so many seconds; 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, help_heading = "Load",
+          value_parser = seconds)]
+    queue_timeout: f64,
+
+    /// Give up what has not ended after so many seconds; 0 is never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, help_heading = "Load",
+          value_parser = seconds)]
+    request_timeout: f64,
+
+    /// Compute prompts at a pace that leaves running streams a token every so many milliseconds;
+    /// 0 is off: prompts get all that streams leave
+    #[arg(long, value_name = "MS", default_value_t = 0, help_heading = "Load",
+          value_parser = value_parser!(u64).range(0..=60_000))]
+    target_itl_ms: u64,
+
+    /// What running requests get to finish when the server is stopped
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, help_heading = "Load",
+          value_parser = seconds)]
+    shutdown_timeout: f64,
+
+    /// Prompts one request may have
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = "Load")]
+    max_prompts: usize,
+
+    /// Connections that may be open at once
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = "Load",
+          value_parser = value_parser!(u32).range(1..=1 << 20))]
+    max_connections: u32,
+
+    /// How log lines look
+    #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
+    pub(crate) log_format: LogFormat,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+impl ServeArgs {
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let mut found = found.with_context(|| format!("{} is no address", self.host))?;
+        found.next().with_context(|| format!("{} has no address", self.host))
+    }
+
+    pub(crate) fn options(&self) -> Result<ServerOptions> {
+        Ok(ServerOptions {
+            max_queued_requests: self.max_queued_requests,
+            max_queued_tokens: self.max_queued_tokens,
+            queue_timeout: timeout(self.queue_timeout),
+            request_timeout: timeout(self.request_timeout),
+            target_itl: timeout(self.target_itl_ms as f64 / 1e3),
+            shutdown_timeout: Duration::from_secs_f64(self.shutdown_timeout),
+            max_prompts: self.max_prompts,
+            max_connections: self.max_connections as usize,
+            keys: self.keys()?,
+            ..ServerOptions::default()
+        })
+    }
+
+    fn keys(&self) -> Result<Vec<KeyRule>> {
+        let variable = std::env::var(KEY_VARIABLE).ok().filter(|key| !key.is_empty());
+        let given = self.api_key.iter().cloned().chain(variable);
+        let rule = |(i, secret): (usize, String)| KeyRule::new(format!("key-{}", i + 1), secret);
+        let mut rules: Vec<KeyRule> = given.enumerate().map(rule).collect();
+        if let Some(path) = &self.api_key_file {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let read = KeyRule::parse_file(&text)
+                .map_err(|error| UsageError(format!("{}: {error}", path.display())))?;
+            rules.extend(read);
+        }
+        Ok(rules)
+    }
+}
+
+fn timeout(seconds: f64) -> Option<Duration> {
+    (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
+}
+
+/// A time of at most a year.
+fn seconds(text: &str) -> Result<f64, String> {
+    const YEAR: f64 = 365.0 * 24.0 * 3600.0;
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    match (0.0..=YEAR).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err("must be from 0 to a year".to_owned()),
+    }
+}

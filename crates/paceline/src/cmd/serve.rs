@@ -1,0 +1,56 @@
+//! `paceline serve`: the model over HTTP.
+
+use anyhow::{Context, Result, anyhow};
+use paceline::{Llm, LlmParts};
+use paceline_server::{ServedModel, Server, ServerHandle};
+
+use crate::cli::{Console, EngineArgs, Interrupt, Outcome, ServeArgs};
+
+pub(crate) fn run(args: &ServeArgs, console: &Console) -> Result<Outcome> {
+    let address = args.address()?;
+    let server = Server::bind(address, args.options()?)
+        .with_context(|| format!("cannot listen on {address}"))?;
+    let address = server.local_addr()?;
+    let handle = server.handle();
+    let stop = server.handle();
+    let interrupt = Interrupt::install_with(move || stop.shut_down())?;
+    // The port answers while the model loads, and says so.
+    let thread = std::thread::spawn(move || server.run());
+    console.note(&format!("listening on http://{address}; loading the model"));
+    let loaded = load(args, console, &handle);
+    if loaded.is_ok() {
+        console.note(&format!("ready: http://{address}/v1"));
+    } else {
+        handle.shut_down();
+    }
+    let served = thread.join().map_err(|_| anyhow!("the server ended unexpectedly"))?;
+    // A model that could not be loaded because the user was tired of waiting is no error.
+    match loaded {
+        Err(error) if !interrupt.is_set() => Err(error),
+        _ => {
+            served?;
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn load(args: &ServeArgs, console: &Console, handle: &ServerHandle) -> Result<()> {
+    let engine = args.engine.with_model(args.model.as_deref());
+    let llm = engine.load(console)?;
+    let names = names(args, &engine, &llm);
+    let LlmParts { engine, tokenizer, template } = llm.into_parts();
+    handle.serve(engine, ServedModel { names, tokenizer, template })?;
+    Ok(())
+}
+
+/// What clients may call the model: what they were promised, or its own name and the one on the
+/// command line.
+fn names(args: &ServeArgs, engine: &EngineArgs, llm: &Llm) -> Vec<String> {
+    if !args.served_model_name.is_empty() {
+        return args.served_model_name.clone();
+    }
+    let own = llm.spec().name.clone().filter(|name| !name.trim().is_empty());
+    let mut names: Vec<String> = own.into_iter().chain([engine.model().to_owned()]).collect();
+    names.dedup();
+    names
+}

@@ -1,0 +1,100 @@
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStderr, Command};
+
+use serde_json::{Value, json};
+
+use super::bench::Bench;
+
+/// A server that has told where it listens.
+struct Served {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    address: String,
+}
+
+impl Served {
+    /// Starts a server on a free port and waits until it is ready.
+    fn start(bench: &Bench, args: &[&str]) -> Served {
+        let args = [&["serve", "tiny.gguf", "--port", "0", "--threads", "1"], args].concat();
+        let mut child = bench.spawn(&args);
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut address = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended before it was ready");
+            if let Some(rest) = line.strip_prefix("ready: http://") {
+                address.push_str(rest.trim_end().trim_end_matches("/v1"));
+                return Served { child, stderr, address };
+            }
+        }
+    }
+
+    fn post(&self, path: &str, headers: &str, body: &Value) -> (String, String) {
+        let body = body.to_string();
+        let mut socket = TcpStream::connect(&self.address).unwrap();
+        let n = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+             {headers}Content-Length: {n}\r\n\r\n"
+        );
+        socket.write_all((head + &body).as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// Sends SIGTERM; returns the exit code and what was logged.
+    fn terminate(mut self) -> (Option<i32>, String) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        let mut log = String::new();
+        self.stderr.read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
+    }
+}
+
+/// The server and the command line say the same.
+#[test]
+fn a_served_answer_is_the_one_of_run() {
+    let bench = Bench::new();
+    let ran = bench.call(&["run", "-m", "tiny.gguf", "--raw", "--max-tokens", "9", "on the"]);
+    let alone = ran.expect(0).stdout;
+    let server = Served::start(&bench, &["--log-format", "json", "--served-model-name", "tiny"]);
+    let ask = json!({"model": "tiny", "prompt": "on the", "max_tokens": 9, "temperature": 0});
+    let (head, body) = server.post("/v1/completions", "X-Request-Id: r-1\r\n", &ask);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(answer["choices"][0]["text"].as_str().unwrap().trim_end(), alone.trim_end());
+    let (code, log) = server.terminate();
+    assert_eq!(code, Some(0), "{log}");
+    let lines: Vec<Value> =
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let request = lines.iter().find(|line| line["request_id"] == "r-1").unwrap();
+    assert_eq!((&request["finish"], &request["generated_tokens"]), (&json!("length"), &json!(9)));
+    assert!(request["queue_ms"].is_number() && request["timestamp"].is_string());
+}
+
+#[test]
+fn keys_come_from_a_file() {
+    let bench = Bench::new();
+    bench.write("keys.txt", "# ours\nann sk-ann max_concurrent=2\n");
+    let server = Served::start(&bench, &["--api-key-file", "keys.txt"]);
+    let ask = json!({"prompt": "on", "max_tokens": 1});
+    let (head, _) = server.post("/v1/completions", "", &ask);
+    assert!(head.starts_with("HTTP/1.1 401"), "{head}");
+    let (head, _) = server.post("/v1/completions", "Authorization: Bearer sk-ann\r\n", &ask);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert_eq!(server.terminate().0, Some(0));
+    bench.write("keys.txt", "ann sk-ann speed=9\n");
+    let call = ["serve", "tiny.gguf", "--port", "0", "--api-key-file", "keys.txt"];
+    bench.call(&call).expect_error(2, "keys.txt: line 1: \"speed\" is no limit");
+}
+
+#[test]
+fn a_model_that_is_not_there_ends_the_server() {
+    let bench = Bench::new();
+    bench.call(&["serve", "missing.gguf", "--port", "0"]).expect_error(1, "missing.gguf");
+    bench.call(&["serve", "tiny.gguf", "--host", "999.1.1.1"]).expect_error(1, "999.1.1.1");
+}
