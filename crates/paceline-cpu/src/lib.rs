@@ -25,6 +25,7 @@ pub mod quant;
 mod table;
 
 pub use acts::{ACT_BLOCK, ActForms, Acts};
+pub use aligned::{Aligned, Plain};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use kernels::attention::KV_BLOCK;
 pub use ops::Cpu;

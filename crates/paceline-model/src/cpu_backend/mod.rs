@@ -8,7 +8,7 @@ mod forward;
 use std::sync::Arc;
 
 use paceline_cpu::ops::{AttentionSeq, KvLayer};
-use paceline_cpu::{Acts, Cpu, Isa, KV_BLOCK};
+use paceline_cpu::{Acts, Aligned, Cpu, Isa, KV_BLOCK};
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
 use paceline_engine::sampler::{RowOps, Sampler};
@@ -49,21 +49,21 @@ pub struct CpuBackend {
 #[derive(Debug)]
 struct Buffers {
     /// The residual stream, `[rows][d_model]`.
-    x: Vec<f32>,
+    x: Aligned<f32>,
     /// What a sublayer adds to it, where a norm comes in between.
-    y: Vec<f32>,
-    qkv: [Vec<f32>; 3],
-    attended: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
+    y: Aligned<f32>,
+    qkv: [Aligned<f32>; 3],
+    attended: Aligned<f32>,
+    gate: Aligned<f32>,
+    up: Aligned<f32>,
     acts: Acts,
     /// Cosines and sines of each row's position; the second pair for sliding layers that differ.
     angles: [Angles; 2],
     seqs: Vec<AttentionSeq>,
     tables: Vec<u32>,
     /// Final hidden states of the rows that are sampled, and their logits.
-    hidden: Vec<f32>,
-    logits: Vec<f32>,
+    hidden: Aligned<f32>,
+    logits: Aligned<f32>,
 }
 
 #[derive(Debug)]
@@ -164,9 +164,12 @@ fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
 
 impl Buffers {
     fn new(spec: &ModelSpec, max_rows: usize, n_blocks: usize) -> Buffers {
-        let zeros = |width: usize| vec![0.0; max_rows * width];
+        let zeros = |width: usize| Aligned::zeros(max_rows * width);
         let widest = spec.d_model.max(spec.q_dim()).max(spec.d_ff);
-        let angles = || Angles { cos: zeros(spec.rope.dim / 2), sin: zeros(spec.rope.dim / 2) };
+        let angles = || {
+            let n = max_rows * spec.rope.dim / 2;
+            Angles { cos: vec![0.0; n], sin: vec![0.0; n] }
+        };
         Buffers {
             x: zeros(spec.d_model),
             y: zeros(spec.d_model),
@@ -178,8 +181,8 @@ impl Buffers {
             angles: [angles(), angles()],
             seqs: Vec::with_capacity(max_rows),
             tables: Vec::with_capacity(n_blocks),
-            hidden: vec![0.0; LOGIT_ROWS * spec.d_model],
-            logits: vec![0.0; LOGIT_ROWS * spec.n_vocab],
+            hidden: Aligned::zeros(LOGIT_ROWS * spec.d_model),
+            logits: Aligned::zeros(LOGIT_ROWS * spec.n_vocab),
         }
     }
 }
