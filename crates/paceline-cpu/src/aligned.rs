@@ -1,51 +1,107 @@
-//! Memory that starts on a cache line: a vector load that straddles two lines costs two.
+//! Memory that starts on a cache line, since a vector load that straddles two lines costs two; and,
+//! where there is much of it, on large pages: keys and values are read in pieces that lie far
+//! apart, and looking up each piece's page takes as long as reading it.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
 
 /// Bytes of a cache line, and of the widest register.
 pub(crate) const LINE: usize = 64;
 
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; LINE]);
+/// Bytes of a large page.
+const LARGE_PAGE: usize = 2 << 20;
 
-/// Numbers for which all-zero bits are a value.
+/// Numbers for which all-zero bits are a value, and which need no dropping.
 pub(crate) trait Plain: Copy {}
 
 impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for f32 {}
 
-/// A fixed number of elements, zero at first, on cache lines of their own.
+/// A fixed number of elements, zero at first, on cache lines of their own. Pages nobody has written
+/// to take no memory.
 pub(crate) struct Aligned<T> {
-    lines: Vec<Line>,
+    /// What was allocated, and within it the first element.
+    block: NonNull<u8>,
+    layout: Layout,
+    start: NonNull<T>,
     len: usize,
-    element: std::marker::PhantomData<T>,
 }
 
 impl<T: Plain> Aligned<T> {
     pub(crate) fn zeros(len: usize) -> Self {
-        let lines = vec![Line([0; LINE]); (len * size_of::<T>()).div_ceil(LINE)];
-        Self { lines, len, element: std::marker::PhantomData }
+        let size = len.checked_mul(size_of::<T>()).expect("fits the address space");
+        let align = if size >= 2 * LARGE_PAGE { LARGE_PAGE } else { LINE };
+        // Room to move the start: asking the allocator for the alignment would make it write the
+        // zeros instead of taking fresh pages.
+        let layout = Layout::array::<u64>((size + align).div_ceil(8)).expect("as above");
+        // SAFETY: the layout is not empty; the start moves by less than `align`.
+        unsafe {
+            let block = NonNull::new(alloc_zeroed(layout));
+            let block = block.unwrap_or_else(|| handle_alloc_error(layout));
+            let start = block.add(block.align_offset(align));
+            if align == LARGE_PAGE {
+                ask_for_large_pages(start.as_ptr(), size);
+            }
+            Self { block, layout, start: start.cast(), len }
+        }
     }
 }
+
+impl<T> Drop for Aligned<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and elements need no dropping.
+        unsafe { dealloc(self.block.as_ptr(), self.layout) };
+    }
+}
+
+// SAFETY: owns its memory like a boxed slice of numbers.
+unsafe impl<T: Send> Send for Aligned<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Aligned<T> {}
 
 impl<T: Plain> std::ops::Deref for Aligned<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the lines hold at least `len` elements, initialised, and any bits are a `T`.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+        // SAFETY: the memory holds at least `len` elements, initialised, and any bits are a `T`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl<T: Plain> std::ops::DerefMut for Aligned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as for `deref`; the borrow of `self` is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-impl<T: Plain> std::fmt::Debug for Aligned<T> {
+impl<T> std::fmt::Debug for Aligned<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Aligned({} elements)", self.len)
     }
 }
+
+/// `madvise(start, size, MADV_HUGEPAGE)`; a system that has none to give says so, and nothing is
+/// lost.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn ask_for_large_pages(start: *mut u8, size: usize) {
+    const MADVISE: i64 = 28;
+    const MADV_HUGEPAGE: i64 = 14;
+    // SAFETY: a hint about memory that is ours; no contents change.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") MADVISE => _,
+            in("rdi") start,
+            in("rsi") size,
+            in("rdx") MADV_HUGEPAGE,
+            out("rcx") _,
+            out("r11") _,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+fn ask_for_large_pages(_start: *mut u8, _size: usize) {}

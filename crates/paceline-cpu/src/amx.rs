@@ -166,4 +166,14 @@ macro_rules! tile_dot_bf16 {
     };
 }
 
-pub(crate) use {tile_dot_bf16, tile_load, tile_store, tile_zero};
+/// `sums += a x b`, where `a` holds rows of signed bytes and `b` fours of rows, interleaved.
+macro_rules! tile_dot_int8 {
+    ($sums:literal, $a:literal, $b:literal) => {
+        ::std::arch::asm!(
+            concat!("tdpbssd tmm", $sums, ", tmm", $a, ", tmm", $b),
+            options(nostack, nomem),
+        )
+    };
+}
+
+pub(crate) use {tile_dot_bf16, tile_dot_int8, tile_load, tile_store, tile_zero};

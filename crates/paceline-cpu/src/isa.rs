@@ -99,8 +99,8 @@ impl fmt::Display for IsaError {
         match self {
             IsaError::Unknown { name } => write!(
                 f,
-                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2, avx512 or \
-                 amx"
+                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2, avx512 \
+                 or amx"
             ),
             IsaError::Missing { wanted, best } => write!(
                 f,

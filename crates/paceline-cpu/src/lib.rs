@@ -19,6 +19,7 @@ mod lanes;
 mod math;
 pub mod ops;
 mod packed;
+pub mod peak;
 mod pool;
 pub mod quant;
 mod table;

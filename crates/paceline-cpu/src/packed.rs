@@ -67,7 +67,6 @@ pub(crate) struct CodedView {
     pub(crate) n_rows: usize,
     pub(crate) panel: PanelLayout,
     pub(crate) layout: Layout,
-    pub(crate) arrangement: Arrangement,
 }
 
 /// A matrix of f32 weights as a kernel sees it.
@@ -220,14 +219,21 @@ impl PackedMatrix {
         }
     }
 
+    /// Whether the kernels of `isa` can read it.
+    pub(crate) fn suits(&self, isa: Isa) -> bool {
+        match &self.data {
+            Data::Coded { arrangement, .. } => *arrangement == Arrangement::of(isa),
+            Data::Exact(_) => true,
+        }
+    }
+
     pub(crate) fn view(&self) -> MatrixView {
         match &self.data {
-            Data::Coded { layout, arrangement, bytes } => MatrixView::Coded(CodedView {
+            Data::Coded { layout, bytes, .. } => MatrixView::Coded(CodedView {
                 data: bytes.as_ptr(),
                 n_rows: self.n_rows,
                 panel: PanelLayout::of(*layout, self.n_cols),
                 layout: *layout,
-                arrangement: *arrangement,
             }),
             Data::Exact(values) => MatrixView::Exact(ExactView {
                 data: values.as_ptr(),

@@ -47,6 +47,9 @@ pub enum Batching {
     /// As soon as there is room.
     #[default]
     Continuous,
+    /// As soon as there is room, but each step computes one sequence alone, all in turn:
+    /// concurrency without batching, to compare with.
+    Interleaved,
     /// In groups that run to completion: when `max_batch_size` requests wait, or `window_ns` after
     /// the oldest of them arrived.
     Window { max_batch_size: u32, window_ns: u64 },
@@ -150,7 +153,7 @@ impl Batching {
     /// Requests a group may have; `None` when there are no groups.
     pub(crate) fn max_batch_size(self) -> Option<u32> {
         match self {
-            Self::Continuous => None,
+            Self::Continuous | Self::Interleaved => None,
             Self::Window { max_batch_size, .. } | Self::Static { max_batch_size } => {
                 Some(max_batch_size)
             }

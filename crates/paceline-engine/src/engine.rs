@@ -1,7 +1,7 @@
 //! One backend, one scheduler, and the step that joins them.
 
 use crate::backend::{Backend, BackendError, Sampled};
-use crate::config::{ConfigError, EngineConfig};
+use crate::config::{Batching, ConfigError, EngineConfig};
 use crate::ids::{RequestId, Token};
 use crate::request::{Event, FinishReason, Request, SamplingParams};
 use crate::scheduler::{Preemption, Scheduler, SubmitError};
@@ -46,6 +46,11 @@ impl<B: Backend> Engine<B> {
     /// Queues a request. `now_ns` is engine time: any clock that does not run backwards.
     pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<RequestId, SubmitError> {
         self.scheduler.submit(request, now_ns)
+    }
+
+    /// Changes when waiting requests may start; what runs already goes on.
+    pub fn set_batching(&mut self, batching: Batching) -> Result<(), ConfigError> {
+        self.scheduler.set_batching(batching)
     }
 
     /// One step. What happened, and what was cancelled since the last one, is added to `events`.

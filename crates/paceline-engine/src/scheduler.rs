@@ -27,7 +27,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use crate::backend::BackendLimits;
 use crate::batch::Batch;
 use crate::blocks::BlockPool;
-use crate::config::{ConfigError, EngineConfig};
+use crate::config::{Batching, ConfigError, EngineConfig};
 use crate::ids::{BlockId, RequestId};
 use crate::request::{Event, EventKind, FinishReason, Request};
 use crate::sequence::{
@@ -72,6 +72,8 @@ pub struct Scheduler {
     deadlines: BTreeSet<(u64, RequestId)>,
     /// Unfinished requests of the group that runs now (window and static batching).
     n_group_live: u32,
+    /// Place in `running` of the next to be served (interleaved batching).
+    turn: usize,
     ratio: LearnedRatio,
     batch: Batch,
     /// What the batch's sequences are, in the same order.
@@ -109,6 +111,7 @@ impl Scheduler {
             running: Vec::with_capacity(n_seqs),
             deadlines: BTreeSet::new(),
             n_group_live: 0,
+            turn: 0,
             ratio: LearnedRatio::new(config.output_ratio),
             batch,
             plan: Vec::with_capacity(n_seqs),
@@ -156,6 +159,14 @@ impl Scheduler {
         self.waiting.push_new(slot, priority, n_prompt);
         self.stats.n_requests += 1;
         Ok(id)
+    }
+
+    /// Changes when waiting requests may start; what runs already goes on.
+    pub fn set_batching(&mut self, batching: Batching) -> Result<(), ConfigError> {
+        let config = EngineConfig { batching, ..self.config.clone() };
+        config.validate(&self.limits)?;
+        self.config = config;
+        Ok(())
     }
 
     /// Ends every unfinished sequence of a request. False if it is not live.
@@ -265,7 +276,7 @@ impl Scheduler {
             return;
         };
         match seq.state {
-            SequenceState::Running => self.running.retain(|&other| other != slot),
+            SequenceState::Running => self.remove_running(slot),
             SequenceState::Waiting => {
                 let priority = self.requests[seq.request].priority;
                 let n_new_tokens = (!seq.was_admitted).then_some(seq.n_prompt);

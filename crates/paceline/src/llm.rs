@@ -217,6 +217,11 @@ impl Llm {
         }
     }
 
+    /// Changes when waiting requests may start; what runs already goes on.
+    pub fn set_batching(&mut self, batching: Batching) -> Result<(), Error> {
+        Ok(self.engine.set_batching(batching)?)
+    }
+
     pub fn has_chat_template(&self) -> bool {
         self.template.is_some()
     }

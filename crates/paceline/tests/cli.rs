@@ -6,4 +6,5 @@ mod cli {
     pub(crate) mod bench;
     mod other;
     mod run;
+    mod speed;
 }

@@ -67,6 +67,9 @@ pub(crate) unsafe fn matmul<V: Lanes>(
     unsafe { with_format!(w.layout, all_panels::<V>(w, panels, acts, n_rows, out)) }
 }
 
+/// Rows whose sums are kept at a time.
+const SUMS: usize = 64;
+
 /// # Safety
 /// As [`matmul`].
 #[inline(always)]
@@ -78,118 +81,179 @@ unsafe fn all_panels<V: Lanes, F: Format>(
     out: Output,
 ) {
     for panel in panels {
-        let mut row = 0;
-        // SAFETY: `panel` is within the weight, rows stay below `n_rows`; the caller vouches for
-        // the buffers behind both.
-        unsafe {
-            while V::ROWS == 8 && row + 8 <= n_rows {
-                tile::<V, F, 8>(w, panel, acts, row, out);
-                row += 8;
-            }
-            while row + 2 <= n_rows {
-                tile::<V, F, 2>(w, panel, acts, row, out);
-                row += 2;
-            }
-            if row < n_rows {
-                tile::<V, F, 1>(w, panel, acts, row, out);
+        for first in (0..n_rows).step_by(SUMS) {
+            let rows = first..n_rows.min(first + SUMS);
+            // SAFETY: the caller vouches for panels and rows.
+            unsafe {
+                match rows.len() {
+                    1 => one_row::<V, F>(w, panel, acts, first, out),
+                    _ => some_rows::<V, F>(w, panel, acts, rows, out),
+                }
             }
         }
     }
 }
 
-/// `R` rows of one panel.
+/// One row of a panel, its sums in registers.
 ///
 /// # Safety
-/// As [`matmul`], for rows `row..row + R`.
+/// As [`matmul`], for one row.
 #[inline(always)]
-unsafe fn tile<V: Lanes, F: Format, const R: usize>(
+unsafe fn one_row<V: Lanes, F: Format>(
     w: CodedView,
     panel: usize,
     acts: ActView,
     row: usize,
     out: Output,
 ) {
-    // SAFETY: the panel's blocks and the rows' activations lie within their buffers, as the caller
-    // vouches; outputs past the matrix are not written.
+    // SAFETY: the panel's blocks and the row's activations lie within their buffers, as the caller
+    // vouches.
     unsafe {
         let parts = w.panel(panel);
-        let stride = acts.n_blocks * ACT_BLOCK;
-        let xs = acts.floats.add(row * stride);
-        let mut sums = [V::splat(0.0); R];
+        let xs = acts.floats.add(row * acts.n_blocks * ACT_BLOCK);
+        let mut sum = V::splat(0.0);
         for block in 0..w.panel.n_blocks {
-            prefetch::<V, F>(parts.codes.add(block * F::CODE_BYTES));
+            prefetch::<V, F>(parts, block);
             let xs = xs.add(block * ACT_BLOCK);
-            add_block::<V, F, R>(parts, block, xs, stride, &mut sums);
+            let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
+            for quarter in 0..4 {
+                let pairs = load_weights::<V, F>(parts, block, quarter);
+                for (j, (low, high)) in pairs.into_iter().enumerate() {
+                    let x = xs.add(8 * quarter + 2 * j);
+                    even = low.mul_add(V::splat(*x), even);
+                    odd = high.mul_add(V::splat(*x.add(1)), odd);
+                }
+            }
+            sum = sum.add(even.add(odd));
         }
-        let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
-        for (r, sum) in sums.into_iter().enumerate() {
-            finish::<V>(sum, out, (row + r) * out.stride + panel * WIDTH, n_outputs);
+        put::<V>(w, panel, sum, row, out);
+    }
+}
+
+/// Some rows of a panel: each block is unpacked once for all of them.
+///
+/// # Safety
+/// As [`matmul`], for at most [`SUMS`] rows.
+#[inline(always)]
+unsafe fn some_rows<V: Lanes, F: Format>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    rows: std::ops::Range<usize>,
+    out: Output,
+) {
+    let mut weights = [[0.0f32; WIDTH]; ACT_BLOCK];
+    let mut sums = [[0.0f32; WIDTH]; SUMS];
+    let stride = acts.n_blocks * ACT_BLOCK;
+    // SAFETY: the panel's blocks and the rows' activations lie within their buffers, as the caller
+    // vouches.
+    unsafe {
+        let parts = w.panel(panel);
+        for block in 0..w.panel.n_blocks {
+            prefetch::<V, F>(parts, block);
+            for quarter in 0..4 {
+                let pairs = load_weights::<V, F>(parts, block, quarter);
+                for (j, (low, high)) in pairs.into_iter().enumerate() {
+                    low.store(weights[8 * quarter + 2 * j].as_mut_ptr());
+                    high.store(weights[8 * quarter + 2 * j + 1].as_mut_ptr());
+                }
+            }
+            let xs = acts.floats.add(rows.start * stride + block * ACT_BLOCK);
+            let mut row = 0;
+            while V::ROWS == 8 && row + 8 <= rows.len() {
+                add_block::<V, 8>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+                row += 8;
+            }
+            while row + 2 <= rows.len() {
+                add_block::<V, 2>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+                row += 2;
+            }
+            if row < rows.len() {
+                add_block::<V, 1>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+            }
+        }
+        for (row, sum) in rows.zip(&sums) {
+            put::<V>(w, panel, V::load(sum.as_ptr()), row, out);
         }
     }
 }
 
-/// Asks for the codes that are read some blocks from here. The hardware looks ahead too, but not
-/// far enough to keep the memory busy while we compute.
+/// # Safety
+/// As [`matmul`].
+#[inline(always)]
+unsafe fn put<V: Lanes>(w: CodedView, panel: usize, sum: V, row: usize, out: Output) {
+    let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
+    // SAFETY: outputs past the matrix are not written.
+    unsafe { finish(sum, out, row * out.stride + panel * WIDTH, n_outputs) }
+}
+
+/// Asks for what is read some blocks from here: a block's share of the panels that follow, scales
+/// and all. The hardware looks ahead too, but not far enough to keep the memory busy while we
+/// compute.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn prefetch<V: Lanes, F: Format>(codes: *const u8) {
-    for line in (0..F::CODE_BYTES).step_by(LINE) {
+pub(crate) unsafe fn prefetch<V: Lanes, F: Format>(parts: Panel, block: usize) {
+    let share = F::CODE_BYTES + F::GROUPS * F::SCALE_BYTES * (1 + F::MIN as usize);
+    for line in 0..share.div_ceil(LINE) {
         // SAFETY: a prefetch of any address does no harm.
-        unsafe { V::prefetch(codes.wrapping_add(AHEAD + line)) };
+        unsafe { V::prefetch(parts.scales.wrapping_add(AHEAD + block * share + line * LINE)) };
     }
 }
 
-/// Adds one block of 32 columns.
+/// Adds one block of 32 columns to the sums of `R` rows.
 ///
 /// # Safety
-/// As [`tile`]; `xs` starts the block.
+/// As [`Lanes`]; `xs` holds `R` rows' blocks, `stride` apart; `sums` has `R` rows.
 #[inline(always)]
-unsafe fn add_block<V: Lanes, F: Format, const R: usize>(
-    parts: Panel,
-    block: usize,
+unsafe fn add_block<V: Lanes, const R: usize>(
+    weights: &[[f32; WIDTH]; ACT_BLOCK],
     xs: *const f32,
     stride: usize,
-    sums: &mut [V; R],
+    sums: &mut [[f32; WIDTH]],
 ) {
-    // SAFETY: forwarded contract; quarters and pairs stay within the block.
+    // SAFETY: forwarded contract.
     unsafe {
-        let codes = parts.codes.add(block * F::CODE_BYTES);
         let mut even = [V::splat(0.0); R];
         let mut odd = [V::splat(0.0); R];
-        for quarter in 0..4 {
-            let pairs = load_pairs::<V, F>(codes, quarter);
-            let group = block * F::GROUPS + quarter * F::GROUPS / 4;
-            for (j, (low, high)) in pairs.into_iter().enumerate() {
-                let (low, high) = weights::<V, F>(parts, group, low, high);
-                let x = xs.add(8 * quarter + 2 * j);
-                unroll_rows!(R, r, {
-                    even[r] = low.mul_add(V::splat(*x.add(r * stride)), even[r]);
-                    odd[r] = high.mul_add(V::splat(*x.add(r * stride + 1)), odd[r]);
-                });
-            }
+        for (j, [low, high]) in weights.as_chunks::<2>().0.iter().enumerate() {
+            let (low, high) = (V::load(low.as_ptr()), V::load(high.as_ptr()));
+            unroll_rows!(R, r, {
+                let x = xs.add(r * stride + 2 * j);
+                even[r] = low.mul_add(V::splat(*x), even[r]);
+                odd[r] = high.mul_add(V::splat(*x.add(1)), odd[r]);
+            });
         }
         unroll_rows!(R, r, {
-            sums[r] = sums[r].add(even[r].add(odd[r]));
+            let sum = V::load(sums[r].as_ptr()).add(even[r].add(odd[r]));
+            sum.store(sums[r].as_mut_ptr());
         });
     }
 }
 
-/// Two columns' weights from their codes.
+/// The weights of eight columns, two by two.
 ///
 /// # Safety
-/// As [`Lanes`]; `group` lies within the panel.
+/// As [`Lanes`]; `block` lies within the panel, `quarter < 4`.
 #[inline(always)]
-unsafe fn weights<V: Lanes, F: Format>(parts: Panel, group: usize, low: V, high: V) -> (V, V) {
-    if F::GROUPS == 0 {
-        return (low, high);
-    }
-    // SAFETY: forwarded contract. The loads are the same for a whole group; the compiler makes
-    // them once.
+unsafe fn load_weights<V: Lanes, F: Format>(
+    parts: Panel,
+    block: usize,
+    quarter: usize,
+) -> [(V, V); 4] {
+    // SAFETY: forwarded contract.
     unsafe {
-        let (scale, offset) = parts.scale_and_offset::<V, F>(group);
-        (low.mul_add(scale, offset).round_weight(), high.mul_add(scale, offset).round_weight())
+        let mut pairs = load_pairs::<V, F>(parts.codes.add(block * F::CODE_BYTES), quarter);
+        if F::GROUPS > 0 {
+            let group = block * F::GROUPS + quarter * F::GROUPS / 4;
+            let (scale, offset) = parts.scale_and_offset::<V, F>(group);
+            for (low, high) in &mut pairs {
+                *low = low.mul_add(scale, offset).round_weight();
+                *high = high.mul_add(scale, offset).round_weight();
+            }
+        }
+        pairs
     }
 }
 

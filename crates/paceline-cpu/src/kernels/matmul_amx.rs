@@ -15,10 +15,10 @@ use std::ops::Range;
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{self, TileShapes, tile_dot_bf16, tile_load, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format, Panel, with_format};
-use crate::kernels::matmul::{self, Output, finish, prefetch};
+use crate::kernels::matmul::{Output, finish, prefetch};
 use crate::lanes::avx512::Avx512Lanes;
 use crate::lanes::{Lanes, WIDTH};
-use crate::packed::{Arrangement, CodedView};
+use crate::packed::CodedView;
 
 /// Elements of a tile of weights or activations.
 const TILE: usize = 32 * 16;
@@ -47,8 +47,8 @@ struct Scratch {
 /// Computes outputs `panels` of all rows.
 ///
 /// # Safety
-/// As [`matmul::matmul`], on a machine whose tiles are available, with activations in the form
-/// that the weight's arrangement asks for.
+/// As [`super::matmul::matmul`], on a machine whose tiles are available, for a weight and
+/// activations arranged in tiles.
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(
     w: CodedView,
@@ -58,18 +58,11 @@ pub(crate) unsafe fn matmul<V: Lanes>(
     out: Output,
 ) {
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
-    unsafe {
-        match w.arrangement {
-            Arrangement::Lanes => matmul::matmul::<V>(w, panels, acts, n_rows, out),
-            Arrangement::Tiles => {
-                with_format!(w.layout, all_panels::<Avx512Lanes>(w, panels, acts, n_rows, out));
-            }
-        }
-    }
+    unsafe { with_format!(w.layout, all_panels::<V>(w, panels, acts, n_rows, out)) }
 }
 
 /// # Safety
-/// As [`matmul`], for a weight arranged in tiles.
+/// As [`matmul`].
 #[inline(always)]
 unsafe fn all_panels<V: Lanes, F: Format>(
     w: CodedView,
@@ -157,7 +150,7 @@ impl Strip {
             if F::CODES == Codes::Brains {
                 for block in 0..self.n_blocks {
                     let weights = from.parts.codes.add(block * F::CODE_BYTES);
-                    prefetch::<Avx512Lanes, F>(weights);
+                    prefetch::<Avx512Lanes, F>(from.parts, block);
                     self.add_block::<T>(weights.cast(), block);
                 }
             } else if ready {
@@ -386,7 +379,7 @@ impl<'a> Unpacker<'a> {
                 self.heads[ahead % HEADS].fill::<F>(self.parts, ahead);
             }
             let codes = self.parts.codes.add(block * F::CODE_BYTES);
-            prefetch::<Avx512Lanes, F>(codes);
+            prefetch::<Avx512Lanes, F>(self.parts, block);
             let heads = &self.heads[block % HEADS];
             match F::CODES {
                 Codes::Nibbles => unpack_nibbles::<F>(codes, heads, to),

@@ -8,7 +8,8 @@ use super::{Lanes, WIDTH};
 pub(crate) struct Avx2Lanes(__m256, __m256);
 
 // SAFETY (whole impl): the trait's contract gives us a machine with AVX2, FMA and F16C, and
-// pointers valid for the sixteen elements each method touches. All loads and stores are the unaligned ones.
+// pointers valid for the sixteen elements each method touches. All loads and stores are the
+// unaligned ones.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "one argument covers the impl: see above")]
 unsafe impl Lanes for Avx2Lanes {
     type Words = (__m256i, __m256i);

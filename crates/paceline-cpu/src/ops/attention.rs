@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::aligned::Aligned;
 use crate::kernels::attention::{AttentionArgs, AttentionTask, QUERIES};
 use crate::kernels::kv::{FreshKv, KV_BLOCK, KvDtype};
 use crate::ops::{Cpu, Shared};
@@ -11,8 +12,8 @@ use crate::ops::{Cpu, Shared};
 #[derive(Debug)]
 pub struct KvLayer {
     dtype: KvDtype,
-    keys: Vec<u8>,
-    values: Vec<u8>,
+    keys: Aligned<u8>,
+    values: Aligned<u8>,
     n_kv_heads: usize,
     head_dim: usize,
 }
@@ -21,7 +22,8 @@ impl KvLayer {
     /// Memory is taken as it is first written, so a large pool costs what is used of it.
     pub fn new(dtype: KvDtype, n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
         let n = n_blocks * n_kv_heads * dtype.page_bytes(head_dim);
-        KvLayer { dtype, keys: vec![0; n], values: vec![0; n], n_kv_heads, head_dim }
+        let (keys, values) = (Aligned::zeros(n), Aligned::zeros(n));
+        KvLayer { dtype, keys, values, n_kv_heads, head_dim }
     }
 
     pub fn n_slots(&self) -> usize {

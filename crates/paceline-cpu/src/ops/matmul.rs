@@ -21,6 +21,7 @@ impl Cpu {
         let mut n_panels = 0;
         let jobs: [(MatrixView, usize, Output); N] = jobs.map(|job| {
             let forms = job.weight.act_forms();
+            assert!(job.weight.suits(self.isa), "weight packed for another instruction set");
             assert_eq!(job.weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
             assert_eq!(acts.forms().or(forms), acts.forms(), "activations lack the weight's form");
             let stride = job.weight.n_rows();

@@ -41,14 +41,14 @@ impl Rng {
 }
 
 /// Appends a row of `n_cols` random values with mean near 0 and a deviation of about `std` to
-/// `out`. Types with a quantiser encode normal values; the others get random codes under scales
-/// that spread those codes as far.
+/// `out`. Float types get normal values; the others random codes under scales that spread them as
+/// far, which is much faster than rounding a billion normal values.
 ///
 /// # Panics
 /// When `n_cols` is not whole blocks.
 pub fn random_row(ty: TensorType, rng: &mut Rng, std: f32, n_cols: usize, out: &mut Vec<u8>) {
     assert!(ty.row_bytes(n_cols).is_some(), "{n_cols} values of {ty}");
-    if encode::can_quantize(ty) {
+    if ty.is_float() {
         let values: Vec<f32> = (0..n_cols).map(|_| rng.normal() * std).collect();
         encode::quantize_row(ty, &values, out);
         return;
@@ -72,8 +72,8 @@ fn random_block(ty: TensorType, rng: &mut Rng, std: f32, out: &mut Vec<u8>) {
     // files have too, bring the mean back to zero.
     let signed_step = if rng.below(2) == 0 { step } else { -step };
     match ty {
-        TensorType::Q5_0 => put_f16(block, 0, signed_step),
-        TensorType::Q5_1 => {
+        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => put_f16(block, 0, signed_step),
+        TensorType::Q4_1 | TensorType::Q5_1 => {
             put_f16(block, 0, step);
             put_f16(block, 2, -half_range);
         }
@@ -101,7 +101,7 @@ fn random_block(ty: TensorType, rng: &mut Rng, std: f32, out: &mut Vec<u8>) {
             block[192..208].iter_mut().for_each(|s| *s = 32 | *s & 31);
             put_f16(block, 208, signed_step / 47.5);
         }
-        _ => unreachable!("{ty} has a quantiser"),
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => unreachable!("{ty} is a float"),
     }
 }
 

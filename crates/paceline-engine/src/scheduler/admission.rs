@@ -63,7 +63,7 @@ impl Scheduler {
                 self.waiting.len() >= max_batch_size
                     || now_ns >= oldest_ns.saturating_add(window_ns)
             }
-            Batching::Continuous | Batching::Static { .. } => true,
+            Batching::Continuous | Batching::Interleaved | Batching::Static { .. } => true,
         }
     }
 
@@ -74,7 +74,11 @@ impl Scheduler {
         let mut left = budget;
         let mut claims = self.claims();
         let mut n_admitted = 0;
-        while left > 0 {
+        let max_admitted = match self.config.batching {
+            Batching::Interleaved => 1,
+            _ => usize::MAX,
+        };
+        while left > 0 && n_admitted < max_admitted {
             let Some(slot) = self.next_in_line() else {
                 break;
             };
@@ -94,7 +98,7 @@ impl Scheduler {
     /// The first of the highest class that may start. Nobody overtakes inside a class.
     fn next_in_line(&self) -> Option<SeqSlot> {
         let is_open = |&slot: &SeqSlot| {
-            self.config.batching == Batching::Continuous
+            self.config.batching.max_batch_size().is_none()
                 || self.requests[self.seqs[slot].request].is_in_group
         };
         self.waiting.fronts().find(is_open)

@@ -2,6 +2,7 @@
 
 use super::{MAX_PREEMPTION_RECORDS, Preemption, Scheduler};
 use crate::batch::BlockCopy;
+use crate::config::Batching;
 use crate::request::{FinishReason, Priority};
 use crate::sequence::{SeqSlot, SequenceState};
 
@@ -12,6 +13,16 @@ impl Scheduler {
         self.batch.clear();
         self.plan.clear();
         self.expire(now_ns);
+        match self.config.batching {
+            Batching::Interleaved => self.schedule_turn(),
+            _ => self.schedule_all(now_ns),
+        }
+        if !self.batch.is_empty() {
+            self.ratio.decay();
+        }
+    }
+
+    fn schedule_all(&mut self, now_ns: u64) {
         let n_preemptions = self.stats.n_preemptions;
         let left = self.schedule_running(self.budget);
         if self.stats.n_preemptions == n_preemptions {
@@ -19,8 +30,28 @@ impl Scheduler {
             self.form_group(now_ns);
             self.schedule_waiting(left);
         }
-        if !self.batch.is_empty() {
-            self.ratio.decay();
+    }
+
+    /// Interleaving: one sequence. After the last of the running ones it is a newcomer's turn, if
+    /// there is one.
+    fn schedule_turn(&mut self) {
+        if self.turn >= self.running.len() {
+            self.turn = 0;
+            self.schedule_waiting(self.budget);
+            if !self.batch.is_empty() {
+                return;
+            }
+        }
+        while !self.running.is_empty() {
+            // Those behind may have been preempted.
+            let place = if self.turn < self.running.len() { self.turn } else { 0 };
+            let slot = self.running[place];
+            let n_rows = self.rows_wanted(slot, self.budget);
+            if self.make_room(slot, n_rows) {
+                self.push_rows(slot, n_rows);
+                self.turn = place + 1;
+                return;
+            }
         }
     }
 
@@ -130,7 +161,7 @@ impl Scheduler {
             self.finish_slot(slot, &FinishReason::Preempted);
             return;
         }
-        self.running.retain(|&other| other != slot);
+        self.remove_running(slot);
         let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         self.stats.n_preemptions += 1;
@@ -173,6 +204,14 @@ impl Scheduler {
         let place = self.running.partition_point(|&other| self.running_key(other) < key);
         self.running.insert(place, slot);
         self.seqs[slot].state = SequenceState::Running;
+    }
+
+    pub(super) fn remove_running(&mut self, slot: SeqSlot) {
+        if let Some(place) = self.running.iter().position(|&other| other == slot) {
+            self.running.remove(place);
+            // Whose turn it is does not change.
+            self.turn -= usize::from(place < self.turn);
+        }
     }
 
     /// Lower is served earlier and preempted later.

@@ -137,6 +137,7 @@ fn random_config(r: &mut Random) -> EngineConfig {
         batching: match r.range(0, 5) {
             0 => Batching::Window { max_batch_size, window_ns: r.range(0, 4000) },
             1 => Batching::Static { max_batch_size },
+            2 => Batching::Interleaved,
             _ => Batching::Continuous,
         },
     }

@@ -18,7 +18,7 @@ use crate::spec::ModelSpec;
 use crate::weights::Weights;
 
 /// Logit rows computed before they are sampled: bounds the memory logits take.
-const LOGIT_ROWS: usize = 32;
+const LOGIT_ROWS: usize = 64;
 
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,6 +55,11 @@ impl GgufWriter {
         Ok(())
     }
 
+    /// Bytes of all tensors together.
+    pub fn n_data_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.n_bytes as u64).sum()
+    }
+
     /// Writes the file. `data` is called once for each tensor, in the order they were added, and
     /// must write exactly its bytes.
     pub fn write_to(

@@ -5,6 +5,7 @@
 //! compare the readers.
 
 mod config;
+mod presets;
 mod vocab;
 mod weights;
 
@@ -81,9 +82,52 @@ impl SynthSpec {
 
 /// Writes the model as a GGUF file.
 pub fn write_gguf(spec: &SynthSpec, path: &Path) -> Result<(), ModelError> {
+    write_gguf_watched(spec, path, &mut |_| Ok(()))
+}
+
+/// [`write_gguf`], telling `watch` how far it is. An error from it ends the writing, and nothing is
+/// left.
+pub fn write_gguf_watched(
+    spec: &SynthSpec,
+    path: &Path,
+    watch: &mut dyn FnMut(Written) -> io::Result<()>,
+) -> Result<(), ModelError> {
     let model = Model::new(spec)?;
     let writer = model.gguf_writer()?;
-    write_whole(path, |out| model.write_gguf(&writer, out)).map_err(|error| error.at(path))
+    let total = writer.n_data_bytes();
+    let write = |out: &mut dyn Write| {
+        let mut out = Watched { out, bytes: 0, total, watch };
+        model.write_gguf(&writer, &mut out)
+    };
+    write_whole(path, write).map_err(|error| error.at(path))
+}
+
+/// How much of a file is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub bytes: u64,
+    /// Bytes of all tensors; the file has a little more.
+    pub total: u64,
+}
+
+struct Watched<'a> {
+    out: &'a mut dyn Write,
+    bytes: u64,
+    total: u64,
+    watch: &'a mut dyn FnMut(Written) -> io::Result<()>,
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.out.write(bytes)?;
+        self.bytes += n as u64;
+        (self.watch)(Written { bytes: self.bytes.min(self.total), total: self.total })?;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// The bytes [`write_gguf`] writes.

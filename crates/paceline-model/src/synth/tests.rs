@@ -147,3 +147,58 @@ fn impossible_models_are_refused() {
     let message = write_hf(&quantised, dir.path()).unwrap_err().to_string();
     assert!(message.contains("Q8_0 in a safetensors file"), "{message}");
 }
+
+#[test]
+fn known_shapes_have_as_many_parameters_as_their_names_say() {
+    let millions = |name: &str| {
+        let synth = SynthSpec::like(name).unwrap();
+        let slots = Model::new(&synth).unwrap().slots;
+        slots.iter().map(|slot| slot.rows * slot.cols).sum::<usize>() / 1_000_000
+    };
+    let expected = [
+        ("smollm2-135m", 134),
+        ("smollm2-360m", 361),
+        ("smollm2-1.7b", 1711),
+        ("tinyllama-1.1b", 1100),
+        ("llama-3.2-1b", 1235),
+        ("llama-3-8b", 8030),
+        ("mistral-7b", 7241),
+        ("qwen2.5-0.5b", 494),
+        ("qwen2.5-1.5b", 1543),
+        ("qwen2.5-7b", 7615),
+        ("qwen3-0.6b", 596),
+        ("qwen3-8b", 8190),
+        ("gemma-2-2b", 2614),
+        ("gemma-3-1b", 999),
+    ];
+    assert_eq!(SynthSpec::known_names().collect::<Vec<_>>(), expected.map(|(name, _)| name));
+    for (name, n_millions) in expected {
+        assert_eq!(millions(name), n_millions, "{name}");
+    }
+    assert!(SynthSpec::like("TinyLlama-1.1B").is_some() && SynthSpec::like("gpt").is_none());
+}
+
+#[test]
+fn a_watcher_sees_all_bytes_and_can_end_the_writing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.gguf");
+    let synth = SynthSpec::tiny("llama");
+    let mut seen = Vec::new();
+    let mut watch = |written: Written| -> io::Result<()> {
+        seen.push(written);
+        Ok(())
+    };
+    write_gguf_watched(&synth, &path, &mut watch).unwrap();
+    let last = *seen.last().unwrap();
+    assert_eq!(last.bytes, last.total);
+    assert!(seen.windows(2).all(|pair| pair[0].bytes <= pair[1].bytes));
+    assert!(last.total < fs::metadata(&path).unwrap().len());
+
+    fs::remove_file(&path).unwrap();
+    let mut watch = |written: Written| match written.bytes * 2 < written.total {
+        true => Ok(()),
+        false => Err(io::ErrorKind::Interrupted.into()),
+    };
+    assert!(write_gguf_watched(&synth, &path, &mut watch).is_err());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}

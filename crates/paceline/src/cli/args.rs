@@ -4,13 +4,14 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 
-use super::{EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, Verbosity};
+use super::{BenchArgs, EngineArgs, MemoryArgs, SamplingArgs, SourceArgs, SynthArgs, Verbosity};
 
 const EXAMPLES: &str = r#"Examples:
   paceline run "What is gravity?"                 answer one question
   paceline run                                    chat
   paceline batch -i prompts.txt -o out.jsonl      many prompts from a file
   paceline inspect hf:ORG/REPO                    what a model is, and what fits
+  paceline bench throughput --batch 1,8,64        tokens per second by batch size
 
 A model is `default`, a path (.gguf, .safetensors or a directory), or hf:ORG/REPO[:FILE].
 Exit codes: 0 all went well, 1 something failed, 2 wrong usage, 130 stopped with Ctrl-C."#;
@@ -60,6 +61,16 @@ const INSPECT_EXAMPLES: &str = r#"Examples:
   paceline inspect model.gguf --max-model-len 2048
   paceline inspect model.gguf --json | jq .memory"#;
 
+const SYNTH_EXAMPLES: &str = r#"Examples:
+  paceline synth --like tinyllama-1.1b --type q4_0
+  paceline synth --like llama-3-8b --type q8_0 --layers 4 -o four-layers.gguf
+  paceline synth --like qwen3-0.6b --type bf16 --seed 7
+
+Shapes: smollm2-135m, smollm2-360m, smollm2-1.7b, tinyllama-1.1b, llama-3.2-1b, llama-3-8b,
+mistral-7b, qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-7b, qwen3-0.6b, qwen3-8b, gemma-2-2b, gemma-3-1b;
+every figure can be set by hand. The file is written as it is made and needs no memory to speak
+of. Its weights are random numbers of a sensible size: the model runs, and talks nonsense."#;
+
 /// Batch inference for language models: the batch never changes an answer.
 #[derive(Parser, Debug)]
 #[command(name = "paceline", version, after_help = EXAMPLES, arg_required_else_help = true)]
@@ -85,12 +96,17 @@ pub(crate) enum Command {
     /// Answer many prompts from a file
     #[command(after_help = BATCH_EXAMPLES)]
     Batch(BatchArgs),
+    /// Measure speed: this machine's ceilings, batch sizes, ways of batching
+    Bench(BenchArgs),
     /// Fetch a model
     #[command(after_help = PULL_EXAMPLES)]
     Pull(PullArgs),
     /// Show what a model is made of, and how many sequences fit
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
+    /// Write a model file with random weights, to measure true sizes without a download
+    #[command(after_help = SYNTH_EXAMPLES)]
+    Synth(SynthArgs),
 }
 
 impl Cli {

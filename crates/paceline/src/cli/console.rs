@@ -69,8 +69,13 @@ impl Console {
     }
 
     /// A bar for downloads.
-    pub(crate) fn download(&self) -> DownloadBar<'_> {
-        DownloadBar { console: self, bar: Mutex::new(None) }
+    pub(crate) fn download(&self) -> TransferBar<'_> {
+        self.transfer("fetching")
+    }
+
+    /// A bar for bytes that come or go.
+    pub(crate) fn transfer(&self, doing: &'static str) -> TransferBar<'_> {
+        TransferBar { console: self, doing, bar: Mutex::new(None) }
     }
 
     /// A bar for a count of prompts, or a spinner where the total is not known. Shown only on a
@@ -84,6 +89,14 @@ impl Console {
             None => (ProgressBar::no_length(), "{spinner} {pos} prompts, {msg}, {elapsed} elapsed"),
         };
         self.show(bar.with_message("starting"), template)
+    }
+
+    /// A bar for measurements. It moves only when told to, so that it takes no time of its own
+    /// while something is measured.
+    pub(crate) fn measurements(&self, total: u64) -> ProgressBar {
+        let bar = self.show(ProgressBar::new(total), "{bar:30} {pos}/{len} {msg}, {elapsed}");
+        bar.disable_steady_tick();
+        bar
     }
 
     /// Whether bars are drawn at all.
@@ -130,24 +143,25 @@ impl MakeWriter<'_> for AroundBars {
     }
 }
 
-/// Shows a download; one line instead where there is no terminal.
+/// Shows a download or a file being written; one line instead where there is no terminal.
 #[derive(Debug)]
-pub(crate) struct DownloadBar<'a> {
+pub(crate) struct TransferBar<'a> {
     console: &'a Console,
+    doing: &'static str,
     bar: Mutex<Option<ProgressBar>>,
 }
 
-impl DownloadBar<'_> {
+impl TransferBar<'_> {
     fn replace(&self, bar: Option<ProgressBar>) -> Option<ProgressBar> {
         std::mem::replace(&mut *self.bar.lock().unwrap_or_else(|error| error.into_inner()), bar)
     }
 }
 
-impl Progress for DownloadBar<'_> {
+impl Progress for TransferBar<'_> {
     fn start(&self, what: &str, total: Option<u64>) {
         if !self.console.has_bars() {
             let size = total.map_or(String::new(), |total| format!(" ({} MiB)", total >> 20));
-            self.console.note(&format!("fetching {what}{size}"));
+            self.console.note(&format!("{} {what}{size}", self.doing));
             return;
         }
         let (bar, template) = match total {

@@ -1,15 +1,24 @@
 //! What the commands have in common: flags, the terminal, how errors and signals end a run.
 
 mod args;
+mod bench_args;
 mod console;
 mod engine_args;
 mod interrupt;
 mod outcome;
 mod sampling_args;
+mod synth_args;
+mod values;
 
 pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
+pub(crate) use bench_args::{
+    BenchArgs, BenchCommand, BenchModelArgs, CeilingsArgs, KernelsArgs, ScalingArgs, ShapeArgs,
+    StrategiesArgs, Strategy, ThroughputArgs,
+};
 pub(crate) use console::{Console, Verbosity};
 pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};
 pub(crate) use interrupt::Interrupt;
 pub(crate) use outcome::{Outcome, UsageError, is_broken_pipe, sentence};
 pub(crate) use sampling_args::SamplingArgs;
+pub(crate) use synth_args::SynthArgs;
+pub(crate) use values::{ByteSize, Span};

@@ -1,9 +1,11 @@
 //! The commands, one module each.
 
 mod batch;
+mod bench;
 mod inspect;
 mod pull;
 mod run;
+mod synth;
 
 use anyhow::Result;
 
@@ -13,7 +15,9 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
     match &cli.command {
         Command::Run(args) => run::run(args, console),
         Command::Batch(args) => batch::run(args, console),
+        Command::Bench(args) => bench::run(args, console),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
+        Command::Synth(args) => synth::run(args, console),
     }
 }

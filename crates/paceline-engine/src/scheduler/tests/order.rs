@@ -91,3 +91,36 @@ fn a_window_waits_for_its_time_or_its_number() {
     assert_eq!(step(&mut engine, 200).0.1, 3);
     assert_eq!(engine.next_wakeup_ns(), None);
 }
+
+#[test]
+fn interleaving_gives_each_step_to_one_sequence_in_turn() {
+    let batching = Batching::Interleaved;
+    let mut engine = engine(LIMITS, EngineConfig { batching, ..EngineConfig::default() });
+    let ids: Vec<RequestId> =
+        (0..3).map(|id| engine.submit(request(prompt(id, 5), params(3)), 0).unwrap()).collect();
+    let mut served = Vec::new();
+    while engine.has_work() {
+        let ((_, n_seqs), events) = step(&mut engine, 0);
+        assert_eq!(n_seqs, 1);
+        let own = |event: &Event| ids.iter().position(|&id| id == event.request);
+        served.extend(events.first().and_then(own));
+    }
+    // A newcomer after each round of those that run.
+    assert_eq!(served, [0, 0, 1, 0, 1, 2, 1, 2, 2]);
+}
+
+#[test]
+fn batching_may_change_in_flight() {
+    let mut engine = engine(LIMITS, EngineConfig::default());
+    for (id, max_tokens) in [(0, 2), (1, 4)] {
+        engine.submit(request(prompt(id, 3), params(max_tokens)), 0).unwrap();
+    }
+    assert_eq!(step(&mut engine, 0).0.1, 2);
+    engine.set_batching(Batching::Static { max_batch_size: 1 }).unwrap();
+    for id in 2..4 {
+        engine.submit(request(prompt(id, 3), params(2)), 0).unwrap();
+    }
+    let sizes: Vec<u32> = (0..5).map(|_| step(&mut engine, 0).0.1).collect();
+    assert_eq!(sizes, [3, 2, 2, 1, 0]);
+    assert!(engine.set_batching(Batching::Static { max_batch_size: 0 }).is_err());
+}
