@@ -2,7 +2,8 @@
 //!
 //! Pages hold keys with the tokens side by side and values with the head's dimensions side by side
 //! (see [`crate::kernels::kv`]): scores then need no sum across lanes, and neither does the
-//! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its weight.
+//! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its
+//! weight.
 //!
 //! Each query walks the blocks from the first it may see to its own, with a running maximum:
 //! block borders lie at fixed absolute positions, so a query's chain of operations depends on its

@@ -83,7 +83,7 @@ fn values_out_of_range_are_refused_before_the_model_is_looked_at() {
         (&["--threads", "0"], "0 is not in 1..=1024"),
         (&["--max-num-seqs", "0"], "0 is not in 1..=65536"),
         (&["--num-kv-blocks", "0"], "0 is not in 1..="),
-        (&["--kv-cache-dtype", "fp8"], "possible values: auto, f16, bf16, int8"),
+        (&["--kv-cache-dtype", "fp8"], "invalid value 'fp8' for '--kv-cache-dtype"),
         (&["--raw", "--system", "x"], "cannot be used with"),
     ];
     for (flags, says) in cases {
