@@ -8,7 +8,7 @@ mod forward;
 use std::sync::Arc;
 
 use paceline_cpu::ops::{AttentionSeq, KvLayer};
-use paceline_cpu::{Acts, Aligned, Cpu, Isa, KV_BLOCK};
+use paceline_cpu::{Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
 use paceline_engine::sampler::{RowOps, Sampler};
@@ -26,6 +26,8 @@ pub struct CpuOptions {
     pub n_threads: usize,
     /// KV blocks of 32 tokens.
     pub n_blocks: u32,
+    /// What keys and values are kept as.
+    pub kv_dtype: KvDtype,
     /// Rows of a step.
     pub max_rows: u32,
     /// Positions of a sequence; at most the model's context.
@@ -81,7 +83,7 @@ impl CpuBackend {
             .map_err(|error| ModelError::Threads { message: error.to_string() })?;
         let n_blocks = options.n_blocks as usize;
         let kv = (0..spec.n_layers)
-            .map(|_| KvLayer::new(n_blocks, spec.n_kv_heads, spec.head_dim))
+            .map(|_| KvLayer::new(options.kv_dtype, n_blocks, spec.n_kv_heads, spec.head_dim))
             .collect();
         let limits = BackendLimits {
             n_blocks: options.n_blocks,
@@ -146,9 +148,9 @@ impl CpuBackend {
     }
 }
 
-/// Bytes of keys and values one block of 32 tokens takes in all layers.
-pub fn kv_block_bytes(spec: &ModelSpec) -> usize {
-    spec.n_layers * spec.kv_dim() * KV_BLOCK * 2 * size_of::<u16>()
+/// Bytes of keys and values (and their scales) one block of 32 tokens takes in all layers.
+pub fn kv_block_bytes(spec: &ModelSpec, dtype: KvDtype) -> usize {
+    spec.n_layers * spec.n_kv_heads * 2 * dtype.page_bytes(spec.head_dim)
 }
 
 fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
