@@ -12,7 +12,7 @@ pub(crate) const LINE: usize = 64;
 const LARGE_PAGE: usize = 2 << 20;
 
 /// Numbers for which all-zero bits are a value, and which need no dropping.
-pub(crate) trait Plain: Copy {}
+pub trait Plain: Copy {}
 
 impl Plain for u8 {}
 impl Plain for u16 {}
@@ -20,7 +20,7 @@ impl Plain for f32 {}
 
 /// A fixed number of elements, zero at first, on cache lines of their own. Pages nobody has written
 /// to take no memory.
-pub(crate) struct Aligned<T> {
+pub struct Aligned<T> {
     /// What was allocated, and within it the first element.
     block: NonNull<u8>,
     layout: Layout,
@@ -29,7 +29,8 @@ pub(crate) struct Aligned<T> {
 }
 
 impl<T: Plain> Aligned<T> {
-    pub(crate) fn zeros(len: usize) -> Self {
+    /// `len` zeros.
+    pub fn zeros(len: usize) -> Self {
         let size = len.checked_mul(size_of::<T>()).expect("fits the address space");
         let align = if size >= 2 * LARGE_PAGE { LARGE_PAGE } else { LINE };
         // Room to move the start: asking the allocator for the alignment would make it write the

@@ -25,7 +25,8 @@ pub mod quant;
 mod table;
 
 pub use acts::{ACT_BLOCK, ActForms, Acts};
+pub use aligned::{Aligned, Plain};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
-pub use kernels::attention::KV_BLOCK;
+pub use kernels::kv::{KV_BLOCK, KvDtype};
 pub use ops::Cpu;
 pub use packed::{PackError, PackedMatrix, RawMatrix};

@@ -3,7 +3,7 @@
 use crate::lanes::{Lanes, WIDTH};
 
 /// 1.5 * 2^23: adding it rounds a small number to the nearest whole one, in the low bits.
-const ROUNDER: f32 = 12_582_912.0;
+pub(crate) const ROUNDER: f32 = 12_582_912.0;
 const LN_2_HIGH: f32 = 0.693_359_4;
 const LN_2_LOW: f32 = -2.121_944_4e-4;
 /// Below this, `exp` is clamped: the result is tiny but normal.

@@ -1,8 +1,7 @@
 //! A fixed set of threads that run one closure together, over and over.
 //!
 //! An op takes microseconds, so workers spin between jobs; after some idle time they sleep, and
-//! the next job wakes them. The caller is thread 0. No queue, no stealing: a job's shares are fixed
-//! by the caller.
+//! the next job wakes them. The caller is thread 0. No queue: a job shares its work out itself.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

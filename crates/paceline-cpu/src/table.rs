@@ -4,20 +4,24 @@ use std::ops::Range;
 
 use crate::acts::{ActView, ActViewMut};
 use crate::isa::Isa;
-use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, FreshKv};
+use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask};
+use crate::kernels::kv::{Bf16, Element, F16, FreshKv, Int8, PerDtype};
 use crate::kernels::matmul::Output;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul_amx;
-use crate::kernels::{attention, matmul, matmul_exact, reduce, rows};
+use crate::kernels::{attention, kv, matmul, matmul_exact, reduce, rows};
 use crate::packed::MatrixView;
+
+type Attend = unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch);
+type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
 /// the table itself may be used only on a machine that has the instruction set.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
-    pub(crate) attend: unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch),
-    pub(crate) store_kv: unsafe fn(FreshKv, usize, usize, usize),
+    pub(crate) attend: PerDtype<Attend>,
+    pub(crate) store_kv: PerDtype<StoreKv>,
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, usize),
     pub(crate) gated: unsafe fn(*mut f32, *const f32, usize, bool),
@@ -60,8 +64,16 @@ macro_rules! entries {
 
             pub(super) static KERNELS: Kernels = Kernels {
                 matmul,
-                attend,
-                store_kv,
+                attend: PerDtype {
+                    f16: attend::<F16>,
+                    bf16: attend::<Bf16>,
+                    int8: attend::<Int8>,
+                },
+                store_kv: PerDtype {
+                    f16: store_kv::<F16>,
+                    bf16: store_kv::<Bf16>,
+                    int8: store_kv::<Int8>,
+                },
                 rms_norm,
                 put_acts,
                 gated,
@@ -92,23 +104,23 @@ macro_rules! entries {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn attend(
+            unsafe fn attend<E: Element>(
                 args: &AttentionArgs,
                 task: &AttentionTask,
                 tables: *const u32,
                 scratch: &mut AttentionScratch,
             ) {
-                unsafe { attention::attend::<V>(args, task, tables, scratch) }
+                unsafe { attention::attend::<V, E>(args, task, tables, scratch) }
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn store_kv(
+            unsafe fn store_kv<E: Element>(
                 fresh: FreshKv,
                 slot: usize,
                 n_kv_heads: usize,
                 head_dim: usize,
             ) {
-                unsafe { attention::store_kv::<V>(fresh, slot, n_kv_heads, head_dim) }
+                unsafe { kv::store_kv::<V, E>(fresh, slot, n_kv_heads, head_dim) }
             }
 
             $(#[target_feature(enable = $features)])?

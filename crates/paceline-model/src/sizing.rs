@@ -1,6 +1,6 @@
 //! How much of the machine to take when nobody says.
 
-use paceline_cpu::KV_BLOCK;
+use paceline_cpu::{KV_BLOCK, KvDtype};
 
 use crate::cpu_backend::kv_block_bytes;
 use crate::spec::ModelSpec;
@@ -17,11 +17,16 @@ pub fn default_threads() -> usize {
 }
 
 /// Blocks for as many whole contexts as may run at once, within a share of the free memory.
-pub fn default_kv_blocks(spec: &ModelSpec, max_num_seqs: u32, max_model_len: u32) -> u32 {
+pub fn default_kv_blocks(
+    spec: &ModelSpec,
+    dtype: KvDtype,
+    max_num_seqs: u32,
+    max_model_len: u32,
+) -> u32 {
     let per_sequence = u64::from(max_model_len).div_ceil(KV_BLOCK as u64);
     let wanted = per_sequence.saturating_mul(u64::from(max_num_seqs));
     let bytes = (free_bytes() / KV_SHARE).min(KV_BYTES_MAX);
-    let affordable = bytes / kv_block_bytes(spec) as u64;
+    let affordable = bytes / kv_block_bytes(spec, dtype) as u64;
     let blocks = wanted.min(affordable).max(1);
     // Slots are numbered in 32 bits.
     blocks.min(u64::from(u32::MAX) / KV_BLOCK as u64 - 1) as u32

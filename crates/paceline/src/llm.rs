@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use paceline_cpu::{Isa, KV_BLOCK};
+use paceline_cpu::{Isa, KV_BLOCK, KvDtype};
 use paceline_engine::{Backend, Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions, kv_block_bytes};
@@ -35,6 +35,8 @@ pub struct LlmOptions {
     pub long_prefill_token_threshold: u32,
     /// KV blocks of 32 tokens.
     pub num_kv_blocks: Option<u32>,
+    /// What keys and values are kept as.
+    pub kv_cache_dtype: KvDtype,
     /// Positions of a sequence; the model's context if that is less.
     pub max_model_len: Option<u32>,
     pub prefix_cache: bool,
@@ -55,6 +57,7 @@ impl Default for LlmOptions {
             max_num_batched_tokens: engine.max_num_batched_tokens,
             long_prefill_token_threshold: engine.long_prefill_token_threshold,
             num_kv_blocks: None,
+            kv_cache_dtype: KvDtype::default(),
             max_model_len: None,
             prefix_cache: true,
             batching: Batching::Continuous,
@@ -67,8 +70,11 @@ impl Default for LlmOptions {
 /// The memory a model's sequences get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvPlan {
+    pub dtype: KvDtype,
     /// Blocks of 32 tokens.
     pub n_blocks: u32,
+    /// Bytes of a block, all layers together.
+    pub block_bytes: u64,
     pub n_bytes: u64,
     /// Positions one sequence may have.
     pub max_model_len: u32,
@@ -79,17 +85,19 @@ impl LlmOptions {
     pub fn kv_plan(&self, spec: &ModelSpec) -> Result<KvPlan, Error> {
         let context = u32::try_from(spec.max_context).unwrap_or(u32::MAX);
         let max_model_len = self.max_model_len.unwrap_or(context).min(context);
-        let n_blocks = self
-            .num_kv_blocks
-            .unwrap_or_else(|| sizing::default_kv_blocks(spec, self.max_num_seqs, max_model_len));
-        let n_bytes = u64::from(n_blocks).saturating_mul(kv_block_bytes(spec) as u64);
+        let dtype = self.kv_cache_dtype;
+        let n_blocks = self.num_kv_blocks.unwrap_or_else(|| {
+            sizing::default_kv_blocks(spec, dtype, self.max_num_seqs, max_model_len)
+        });
+        let block_bytes = kv_block_bytes(spec, dtype) as u64;
+        let n_bytes = u64::from(n_blocks).saturating_mul(block_bytes);
         let n_free = sizing::free_bytes();
         if n_bytes > n_free {
             return Err(Error::PoolTooLarge { n_bytes, n_free });
         }
         // A sequence cannot be longer than the whole pool.
         let max_model_len = max_model_len.min(n_blocks.saturating_mul(KV_BLOCK as u32));
-        Ok(KvPlan { n_blocks, n_bytes, max_model_len })
+        Ok(KvPlan { dtype, n_blocks, block_bytes, n_bytes, max_model_len })
     }
 }
 
@@ -100,6 +108,7 @@ pub struct ModelFacts {
     pub isa: Isa,
     pub n_threads: usize,
     pub weight_bytes: usize,
+    pub kv_dtype: KvDtype,
     pub n_kv_blocks: u32,
     pub kv_bytes: usize,
     pub max_model_len: u32,
@@ -152,8 +161,9 @@ impl Llm {
             isa: backend.isa(),
             n_threads: backend.n_threads(),
             weight_bytes: weights.n_bytes(),
+            kv_dtype: cpu.kv_dtype,
             n_kv_blocks: cpu.n_blocks,
-            kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec()),
+            kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec(), cpu.kv_dtype),
             max_model_len: cpu.max_model_len,
         };
         let engine = Engine::new(Timed::new(backend), engine_config(&options))?;
@@ -276,9 +286,9 @@ fn cpu_options(
     spec: &ModelSpec,
     n_threads: usize,
 ) -> Result<CpuOptions, Error> {
-    let KvPlan { n_blocks, max_model_len, .. } = options.kv_plan(spec)?;
+    let KvPlan { dtype: kv_dtype, n_blocks, max_model_len, .. } = options.kv_plan(spec)?;
     let max_rows = options.max_num_batched_tokens;
-    Ok(CpuOptions { n_threads, n_blocks, max_rows, max_model_len })
+    Ok(CpuOptions { n_threads, n_blocks, kv_dtype, max_rows, max_model_len })
 }
 
 fn engine_config(options: &LlmOptions) -> EngineConfig {

@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use paceline_cpu::Isa;
 use paceline_cpu::quant::TensorType;
+use paceline_cpu::{Isa, KvDtype};
 use paceline_engine::{Engine, EngineConfig, Priority, Request, SamplingParams};
 use paceline_model::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions};
@@ -47,7 +47,13 @@ fn engine(arch: &str) -> Engine<CpuBackend> {
     let gguf = Gguf::parse(gguf_bytes(&spec).unwrap()).unwrap();
     let checkpoint = Arc::new(Checkpoint::from_gguf(gguf).unwrap());
     let weights = Arc::new(Weights::load(checkpoint, Isa::detect(), 1).unwrap());
-    let options = CpuOptions { n_threads: 2, n_blocks: 128, max_rows: 64, max_model_len: 1024 };
+    let options = CpuOptions {
+        n_threads: 2,
+        n_blocks: 128,
+        kv_dtype: KvDtype::default(),
+        max_rows: 64,
+        max_model_len: 1024,
+    };
     let backend = CpuBackend::new(weights, options).unwrap();
     Engine::new(backend, EngineConfig::default()).unwrap()
 }

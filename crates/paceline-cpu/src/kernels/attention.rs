@@ -1,20 +1,19 @@
 //! Attention over paged keys and values.
 //!
-//! A block of 32 tokens holds, for each KV head, the keys with the tokens side by side
-//! (`[head_dim][32]`) and the values with the head's dimensions side by side (`[32][head_dim]`), in
-//! f16: scores then need no sum across lanes, and neither does the weighted sum of values.
+//! Pages hold keys with the tokens side by side and values with the head's dimensions side by side
+//! (see [`crate::kernels::kv`]): scores then need no sum across lanes, and neither does the
+//! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its
+//! weight.
 //!
 //! Each query walks the blocks from the first it may see to its own, with a running maximum:
 //! block borders lie at fixed absolute positions, so a query's chain of operations depends on its
 //! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
 //! queries that read the same KV head walk together so that a block is fetched once for all.
 
+use crate::kernels::kv::{Element, KV_BLOCK, Page};
 use crate::kernels::rows::softcap_lanes;
 use crate::lanes::{Lanes, WIDTH, sum_lanes};
 use crate::math::exp;
-
-/// Token slots of a KV block.
-pub const KV_BLOCK: usize = 32;
 
 /// Queries that walk the blocks together.
 pub(crate) const QUERIES: usize = 32;
@@ -26,8 +25,8 @@ pub(crate) struct AttentionArgs {
     pub(crate) queries: *const f32,
     pub(crate) out: *mut f32,
     pub(crate) positions: *const u32,
-    pub(crate) keys: *const u16,
-    pub(crate) values: *const u16,
+    pub(crate) keys: *const u8,
+    pub(crate) values: *const u8,
     pub(crate) n_heads: usize,
     pub(crate) n_kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -66,7 +65,7 @@ pub(crate) struct AttentionScratch {
     maxima: Vec<f32>,
     /// What the sums so far are multiplied with for the block at hand.
     decays: Vec<f32>,
-    /// Scores, then weights, of the block at hand.
+    /// Scores, then weights (times the values' scales), of the block at hand.
     scores: Vec<[f32; KV_BLOCK]>,
 }
 
@@ -112,7 +111,7 @@ impl AttentionArgs {
 /// reach through the block table `tables[task.blocks..]`; `scratch` was made for this head size,
 /// which is a multiple of 16.
 #[inline(always)]
-pub(crate) unsafe fn attend<V: Lanes>(
+pub(crate) unsafe fn attend<V: Lanes, E: Element>(
     args: &AttentionArgs,
     task: &AttentionTask,
     tables: *const u32,
@@ -126,8 +125,9 @@ pub(crate) unsafe fn attend<V: Lanes>(
         let oldest = (u64::from(first) + 1).saturating_sub(u64::from(args.window)) as usize;
         for block in oldest / KV_BLOCK..=last as usize / KV_BLOCK {
             let id = *tables.add(task.blocks + block) as usize;
-            let at = (id * args.n_kv_heads + task.kv_head) * args.head_dim * KV_BLOCK;
-            walk_block::<V>(args, task, block, (args.keys.add(at), args.values.add(at)), scratch);
+            let page = id * args.n_kv_heads + task.kv_head;
+            let kv = [args.keys, args.values].map(|pool| Page::<E>::at(pool, page, args.head_dim));
+            walk_block::<V, E>(args, task, block, kv, scratch);
         }
         for query in 0..task.n_rows * task.n_heads {
             finish::<V>(args, task, query, scratch);
@@ -140,11 +140,11 @@ pub(crate) unsafe fn attend<V: Lanes>(
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn walk_block<V: Lanes>(
+unsafe fn walk_block<V: Lanes, E: Element>(
     args: &AttentionArgs,
     task: &AttentionTask,
     block: usize,
-    kv: (*const u16, *const u16),
+    kv: [Page<E>; 2],
     scratch: &mut AttentionScratch,
 ) {
     let n_queries = task.n_rows * task.n_heads;
@@ -161,10 +161,10 @@ unsafe fn walk_block<V: Lanes>(
             // SAFETY: forwarded contract, for queries below `n_queries`.
             unsafe {
                 match run {
-                    4 => see::<V, 4>(args, task, query, span, kv, scratch),
-                    3 => see::<V, 3>(args, task, query, span, kv, scratch),
-                    2 => see::<V, 2>(args, task, query, span, kv, scratch),
-                    _ => see::<V, 1>(args, task, query, span, kv, scratch),
+                    4 => see::<V, E, 4>(args, task, query, span, kv, scratch),
+                    3 => see::<V, E, 3>(args, task, query, span, kv, scratch),
+                    2 => see::<V, E, 2>(args, task, query, span, kv, scratch),
+                    _ => see::<V, E, 1>(args, task, query, span, kv, scratch),
                 }
             }
         }
@@ -177,12 +177,12 @@ unsafe fn walk_block<V: Lanes>(
 /// # Safety
 /// As [`attend`], for queries `query..query + Q`.
 #[inline(always)]
-unsafe fn see<V: Lanes, const Q: usize>(
+unsafe fn see<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
     task: &AttentionTask,
     query: usize,
     span: Span,
-    (keys, values): (*const u16, *const u16),
+    [keys, values]: [Page<E>; 2],
     scratch: &mut AttentionScratch,
 ) {
     // SAFETY: forwarded contract.
@@ -191,11 +191,11 @@ unsafe fn see<V: Lanes, const Q: usize>(
         for (i, pointer) in queries.iter_mut().enumerate() {
             *pointer = args.queries.add(offset(args, task, query + i));
         }
-        score::<V, Q>(args, queries, keys, &mut scratch.scores[query..query + Q]);
+        score::<V, E, Q>(args, queries, keys, &mut scratch.scores[query..query + Q]);
         for q in query..query + Q {
-            weigh::<V>(args, span, q, scratch);
+            weigh::<V, E>(span, q, values, scratch);
         }
-        gather::<V, Q>(args.head_dim, query, span, values, scratch);
+        gather::<V, E, Q>(args.head_dim, query, span, values.codes, scratch);
     }
 }
 
@@ -212,27 +212,33 @@ fn offset(args: &AttentionArgs, task: &AttentionTask, query: usize) -> usize {
 /// # Safety
 /// As [`Lanes`]; each query has `head_dim` elements, `keys` a block of them.
 #[inline(always)]
-unsafe fn score<V: Lanes, const Q: usize>(
+unsafe fn score<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
     queries: [*const f32; Q],
-    keys: *const u16,
+    keys: Page<E>,
     scores: &mut [[f32; KV_BLOCK]],
 ) {
     // SAFETY: `d` stays below the head size.
     unsafe {
         let mut sums = [[V::splat(0.0); 2]; Q];
         for d in 0..args.head_dim {
-            let low = V::load_f16(keys.add(d * KV_BLOCK));
-            let high = V::load_f16(keys.add(d * KV_BLOCK + WIDTH));
+            let low = E::load::<V>(keys.codes.add(d * KV_BLOCK));
+            let high = E::load::<V>(keys.codes.add(d * KV_BLOCK + WIDTH));
             for q in 0..Q {
                 let x = V::splat(*queries[q].add(d));
                 sums[q][0] = low.mul_add(x, sums[q][0]);
                 sums[q][1] = high.mul_add(x, sums[q][1]);
             }
         }
+        let mut factors = [V::splat(args.scale); 2];
+        if E::SCALED {
+            for (half, factor) in factors.iter_mut().enumerate() {
+                *factor = factor.mul(V::load(keys.scales.add(half * WIDTH)));
+            }
+        }
         for q in 0..Q {
             for (half, sum) in sums[q].into_iter().enumerate() {
-                let mut s = sum.mul(V::splat(args.scale));
+                let mut s = sum.mul(factors[half]);
                 if args.softcap > 0.0 {
                     s = softcap_lanes(s, args.softcap);
                 }
@@ -245,15 +251,14 @@ unsafe fn score<V: Lanes, const Q: usize>(
 /// Turns a query's scores into weights and brings its maximum and its sum of weights up to date.
 ///
 /// # Safety
-/// As [`Lanes`].
+/// As [`Lanes`]; `values` is a page.
 #[inline(always)]
-unsafe fn weigh<V: Lanes>(
-    args: &AttentionArgs,
+unsafe fn weigh<V: Lanes, E: Element>(
     span: Span,
     query: usize,
+    values: Page<E>,
     scratch: &mut AttentionScratch,
 ) {
-    debug_assert!(args.head_dim.is_multiple_of(WIDTH));
     let scores = &mut scratch.scores[query];
     scores[..span.from].fill(f32::NEG_INFINITY);
     scores[span.to..].fill(f32::NEG_INFINITY);
@@ -275,6 +280,11 @@ unsafe fn weigh<V: Lanes>(
         let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
         let weights = &mut scratch.weights[query];
         V::load(weights.as_ptr()).mul_add(decay, low.add(high)).store(weights.as_mut_ptr());
+        if E::SCALED {
+            low.mul(V::load(values.scales)).store(scores.as_mut_ptr());
+            let scales = V::load(values.scales.add(WIDTH));
+            high.mul(scales).store(scores.as_mut_ptr().add(WIDTH));
+        }
     }
 }
 
@@ -283,22 +293,22 @@ unsafe fn weigh<V: Lanes>(
 /// # Safety
 /// As [`Lanes`]; `values` is a block of them.
 #[inline(always)]
-unsafe fn gather<V: Lanes, const Q: usize>(
+unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
     head_dim: usize,
     query: usize,
     span: Span,
-    values: *const u16,
+    values: *const E::Code,
     scratch: &mut AttentionScratch,
 ) {
     let mut d = 0;
     // SAFETY: `d` plus the vectors taken stays within the head size.
     unsafe {
         while d + 4 * WIDTH <= head_dim {
-            gather_columns::<V, Q, 4>(head_dim, query, span, values, d, scratch);
+            gather_columns::<V, E, Q, 4>(head_dim, query, span, values, d, scratch);
             d += 4 * WIDTH;
         }
         while d < head_dim {
-            gather_columns::<V, Q, 1>(head_dim, query, span, values, d, scratch);
+            gather_columns::<V, E, Q, 1>(head_dim, query, span, values, d, scratch);
             d += WIDTH;
         }
     }
@@ -309,11 +319,11 @@ unsafe fn gather<V: Lanes, const Q: usize>(
 /// # Safety
 /// As [`gather`].
 #[inline(always)]
-unsafe fn gather_columns<V: Lanes, const Q: usize, const N: usize>(
+unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
     head_dim: usize,
     query: usize,
     span: Span,
-    values: *const u16,
+    values: *const E::Code,
     d: usize,
     scratch: &mut AttentionScratch,
 ) {
@@ -331,7 +341,7 @@ unsafe fn gather_columns<V: Lanes, const Q: usize, const N: usize>(
             let row = values.add(token * head_dim + d);
             let mut v = [V::splat(0.0); N];
             for (n, v) in v.iter_mut().enumerate() {
-                *v = V::load_f16(row.add(n * WIDTH));
+                *v = E::load::<V>(row.add(n * WIDTH));
             }
             for (acc, scores) in acc.iter_mut().zip(&scratch.scores[query..query + Q]) {
                 let weight = V::splat(scores[token]);
@@ -367,44 +377,6 @@ unsafe fn finish<V: Lanes>(
         let sums = scratch.sums.as_ptr().add(query * args.head_dim);
         for d in (0..args.head_dim).step_by(WIDTH) {
             V::load(sums.add(d)).mul(inverse).store(out.add(d));
-        }
-    }
-}
-
-/// One row's key and value, and the pools they go to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FreshKv {
-    pub(crate) key: *const f32,
-    pub(crate) value: *const f32,
-    pub(crate) keys: *mut u16,
-    pub(crate) values: *mut u16,
-}
-
-/// Writes one row's keys and values of all KV heads into its slot.
-///
-/// # Safety
-/// As [`Lanes`]; key and value hold `n_kv_heads * head_dim` elements, `slot` lies within the pools.
-#[inline(always)]
-pub(crate) unsafe fn store_kv<V: Lanes>(
-    fresh: FreshKv,
-    slot: usize,
-    n_kv_heads: usize,
-    head_dim: usize,
-) {
-    let (block, token) = (slot / KV_BLOCK, slot % KV_BLOCK);
-    for head in 0..n_kv_heads {
-        let at = (block * n_kv_heads + head) * head_dim * KV_BLOCK;
-        for d in (0..head_dim).step_by(WIDTH) {
-            let mut column = [0u16; WIDTH];
-            // SAFETY: the slot's column of keys and row of values lie within the block.
-            unsafe {
-                V::load(fresh.value.add(head * head_dim + d))
-                    .store_f16(fresh.values.add(at + token * head_dim + d));
-                V::load(fresh.key.add(head * head_dim + d)).store_f16(column.as_mut_ptr());
-                for (i, x) in column.into_iter().enumerate() {
-                    *fresh.keys.add(at + (d + i) * KV_BLOCK + token) = x;
-                }
-            }
         }
     }
 }

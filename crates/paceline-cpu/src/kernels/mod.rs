@@ -6,6 +6,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod format;
+pub(crate) mod kv;
 pub(crate) mod matmul;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod matmul_amx;

@@ -138,6 +138,15 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        unsafe {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
+            Self::low_bf16((low, high))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn round_bf16(self) -> Self {
         let Self(low, high) = unsafe { self.round_weight() };
         unsafe { Self(flush_tiny(low, self.0), flush_tiny(high, self.1)) }

@@ -104,6 +104,14 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        unsafe {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn round_bf16(self) -> Self {
         unsafe {
             let rounded = _mm512_castps_si512(self.round_weight().0);

@@ -42,6 +42,7 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     /// Rounds to nearest even.
     unsafe fn store_f16(self, to: *mut u16);
+    unsafe fn load_bf16(from: *const u16) -> Self;
     /// Sixteen signed bytes.
     unsafe fn load_i8(from: *const i8) -> Self;
     /// The nearest bf16 (ties away from zero), and zero for magnitudes below [`TINY`].

@@ -104,6 +104,13 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self {
+        // SAFETY: the caller provides sixteen elements.
+        let bits = unsafe { from.cast::<[u16; WIDTH]>().read_unaligned() };
+        Self(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
+    }
+
+    #[inline(always)]
     unsafe fn round_bf16(self) -> Self {
         Self(self.0.map(super::round_to_bf16))
     }

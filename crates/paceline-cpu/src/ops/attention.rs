@@ -3,39 +3,41 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::aligned::Aligned;
-use crate::kernels::attention::{AttentionArgs, AttentionTask, FreshKv, KV_BLOCK, QUERIES};
+use crate::kernels::attention::{AttentionArgs, AttentionTask, QUERIES};
+use crate::kernels::kv::{FreshKv, KV_BLOCK, KvDtype};
 use crate::ops::{Cpu, Shared};
 
-/// One layer's pages: `[block][kv_head][head_dim][32]` keys, `[block][kv_head][32][head_dim]`
-/// values, in f16.
+/// One layer's pages: `[block][kv_head]` of `[head_dim][32]` keys and of `[32][head_dim]` values,
+/// each page followed by its tokens' scales where the element type has them.
 #[derive(Debug)]
 pub struct KvLayer {
-    keys: Aligned<u16>,
-    values: Aligned<u16>,
+    dtype: KvDtype,
+    keys: Aligned<u8>,
+    values: Aligned<u8>,
     n_kv_heads: usize,
     head_dim: usize,
 }
 
 impl KvLayer {
     /// Memory is taken as it is first written, so a large pool costs what is used of it.
-    pub fn new(n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
-        let n = n_blocks * n_kv_heads * head_dim * KV_BLOCK;
-        KvLayer { keys: Aligned::zeros(n), values: Aligned::zeros(n), n_kv_heads, head_dim }
+    pub fn new(dtype: KvDtype, n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
+        let n = n_blocks * n_kv_heads * dtype.page_bytes(head_dim);
+        let (keys, values) = (Aligned::zeros(n), Aligned::zeros(n));
+        KvLayer { dtype, keys, values, n_kv_heads, head_dim }
     }
 
     pub fn n_slots(&self) -> usize {
-        self.keys.len() / (self.n_kv_heads * self.head_dim)
+        self.keys.len() / (self.n_kv_heads * self.dtype.page_bytes(self.head_dim)) * KV_BLOCK
     }
 
     /// Copies the first `n_tokens` slots of block `from` to block `to`.
     pub fn copy(&mut self, from: usize, to: usize, n_tokens: usize) {
-        let (n, d) = (self.head_dim * KV_BLOCK, self.head_dim);
         assert!(n_tokens <= KV_BLOCK);
-        for head in 0..self.n_kv_heads {
-            let [from, to] = [from, to].map(|block| (block * self.n_kv_heads + head) * n);
-            self.values.copy_within(from..from + n_tokens * d, to);
-            // Keys hold tokens side by side; slots past `n_tokens` are not read before written.
-            self.keys.copy_within(from..from + n, to);
+        // Keys hold tokens side by side, and scales follow: whole pages are simplest. Slots past
+        // `n_tokens` are not read before they are written.
+        let n = self.n_kv_heads * self.dtype.page_bytes(self.head_dim);
+        for pool in [&mut self.keys, &mut self.values] {
+            pool.copy_within(from * n..(from + 1) * n, to * n);
         }
     }
 }
@@ -99,7 +101,7 @@ impl Cpu {
         assert!(args.head_norms.iter().all(|w| w.is_empty() || w.len() == d));
         let n_slots = kv.n_slots();
         assert!(args.slots.iter().all(|&slot| (slot as usize) < n_slots), "slot outside the pool");
-        let kernels = self.kernels;
+        let (kernels, store_kv) = (self.kernels, self.kernels.store_kv.of(kv.dtype));
         let rows = [Shared(args.queries.as_mut_ptr()), Shared(args.keys.as_mut_ptr())];
         let values = Shared(args.values.as_mut_ptr());
         let pools = (Shared(kv.keys.as_mut_ptr()), Shared(kv.values.as_mut_ptr()));
@@ -131,7 +133,7 @@ impl Cpu {
                         keys: pools.0.at(0),
                         values: pools.1.at(0),
                     };
-                    (kernels.store_kv)(fresh, args.slots[row] as usize, kv_width / d, d);
+                    store_kv(fresh, args.slots[row] as usize, kv_width / d, d);
                 }
             }
         });
@@ -159,7 +161,7 @@ impl Cpu {
             softcap: args.softcap.unwrap_or(0.0),
             window: args.window.unwrap_or(u32::MAX),
         };
-        let (kernel, tasks) = (self.kernels.attend, &self.tasks);
+        let (kernel, tasks) = (self.kernels.attend.of(kv.dtype), &self.tasks);
         let scratch = Shared(self.attention.as_mut_ptr());
         let next = AtomicUsize::new(0);
         self.pool.run(&|thread| {

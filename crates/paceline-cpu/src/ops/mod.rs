@@ -11,6 +11,8 @@ pub use attention::{Attention, AttentionSeq, KvLayer, RopeStore};
 pub use matmul::MatmulJob;
 pub use rows::Gate;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::isa::Isa;
 use crate::kernels::attention::{AttentionScratch, AttentionTask};
 use crate::pool::Pool;
@@ -18,6 +20,9 @@ use crate::table::Kernels;
 
 /// Elements below which waking the other threads costs more than it gives.
 const ALONE_BELOW: usize = 4096;
+
+/// Ranges that work is cut into, for each thread.
+const RANGES_PER_THREAD: usize = 4;
 
 /// The kernels of one instruction set and the threads that run them.
 #[derive(Debug)]
@@ -111,14 +116,24 @@ impl Cpu {
         });
     }
 
-    /// Cuts `0..n` into one contiguous range per thread and runs `f(thread, range)`; alone when
-    /// there is little to do.
+    /// Cuts `0..n` into ranges and runs `f(thread, range)` for each; alone when there is little to
+    /// do. Threads take the next range when they are done with one: cores that others use as well
+    /// are slower at times, and fixed shares would wait for the slowest.
     fn split(&mut self, n: usize, cost: usize, f: &(dyn Fn(usize, std::ops::Range<usize>) + Sync)) {
-        if n * cost < ALONE_BELOW || n == 1 {
+        if n * cost < ALONE_BELOW || n == 1 || self.pool.n_threads() == 1 {
             return f(0, 0..n);
         }
-        let n_threads = self.pool.n_threads();
-        self.pool.run(&|thread| f(thread, n * thread / n_threads..n * (thread + 1) / n_threads));
+        let n_ranges = n.min(self.pool.n_threads() * RANGES_PER_THREAD);
+        let next = AtomicUsize::new(0);
+        self.pool.run(&|thread| {
+            loop {
+                let range = next.fetch_add(1, Ordering::Relaxed);
+                if range >= n_ranges {
+                    return;
+                }
+                f(thread, n * range / n_ranges..n * (range + 1) / n_ranges);
+            }
+        });
     }
 }
 

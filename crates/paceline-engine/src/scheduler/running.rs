@@ -43,9 +43,10 @@ impl Scheduler {
     /// Interleaving: one sequence. After the last of the running ones it is a newcomer's turn, if
     /// there is one.
     fn schedule_turn(&mut self) {
+        let whole = Rows { all: self.budget, prefill: self.budget };
         if self.turn >= self.running.len() {
             self.turn = 0;
-            self.schedule_waiting(self.budget);
+            self.schedule_waiting(whole);
             if !self.batch.is_empty() {
                 return;
             }
@@ -54,7 +55,7 @@ impl Scheduler {
             // Those behind may have been preempted.
             let place = if self.turn < self.running.len() { self.turn } else { 0 };
             let slot = self.running[place];
-            let n_rows = self.rows_wanted(slot, self.budget);
+            let n_rows = self.take_rows(slot, &mut whole.clone());
             if self.make_room(slot, n_rows) {
                 self.push_rows(slot, n_rows);
                 self.turn = place + 1;

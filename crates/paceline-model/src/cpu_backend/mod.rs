@@ -8,7 +8,7 @@ mod forward;
 use std::sync::Arc;
 
 use paceline_cpu::ops::{AttentionSeq, KvLayer};
-use paceline_cpu::{Acts, Cpu, Isa, KV_BLOCK};
+use paceline_cpu::{Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
 use paceline_engine::sampler::{RowOps, Sampler};
@@ -26,6 +26,8 @@ pub struct CpuOptions {
     pub n_threads: usize,
     /// KV blocks of 32 tokens.
     pub n_blocks: u32,
+    /// What keys and values are kept as.
+    pub kv_dtype: KvDtype,
     /// Rows of a step.
     pub max_rows: u32,
     /// Positions of a sequence; at most the model's context.
@@ -49,21 +51,21 @@ pub struct CpuBackend {
 #[derive(Debug)]
 struct Buffers {
     /// The residual stream, `[rows][d_model]`.
-    x: Vec<f32>,
+    x: Aligned<f32>,
     /// What a sublayer adds to it, where a norm comes in between.
-    y: Vec<f32>,
-    qkv: [Vec<f32>; 3],
-    attended: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
+    y: Aligned<f32>,
+    qkv: [Aligned<f32>; 3],
+    attended: Aligned<f32>,
+    gate: Aligned<f32>,
+    up: Aligned<f32>,
     acts: Acts,
     /// Cosines and sines of each row's position; the second pair for sliding layers that differ.
     angles: [Angles; 2],
     seqs: Vec<AttentionSeq>,
     tables: Vec<u32>,
     /// Final hidden states of the rows that are sampled, and their logits.
-    hidden: Vec<f32>,
-    logits: Vec<f32>,
+    hidden: Aligned<f32>,
+    logits: Aligned<f32>,
 }
 
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl CpuBackend {
             .map_err(|error| ModelError::Threads { message: error.to_string() })?;
         let n_blocks = options.n_blocks as usize;
         let kv = (0..spec.n_layers)
-            .map(|_| KvLayer::new(n_blocks, spec.n_kv_heads, spec.head_dim))
+            .map(|_| KvLayer::new(options.kv_dtype, n_blocks, spec.n_kv_heads, spec.head_dim))
             .collect();
         let limits = BackendLimits {
             n_blocks: options.n_blocks,
@@ -146,9 +148,9 @@ impl CpuBackend {
     }
 }
 
-/// Bytes of keys and values one block of 32 tokens takes in all layers.
-pub fn kv_block_bytes(spec: &ModelSpec) -> usize {
-    spec.n_layers * spec.kv_dim() * KV_BLOCK * 2 * size_of::<u16>()
+/// Bytes of keys and values (and their scales) one block of 32 tokens takes in all layers.
+pub fn kv_block_bytes(spec: &ModelSpec, dtype: KvDtype) -> usize {
+    spec.n_layers * spec.n_kv_heads * 2 * dtype.page_bytes(spec.head_dim)
 }
 
 fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
@@ -164,9 +166,12 @@ fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
 
 impl Buffers {
     fn new(spec: &ModelSpec, max_rows: usize, n_blocks: usize) -> Buffers {
-        let zeros = |width: usize| vec![0.0; max_rows * width];
+        let zeros = |width: usize| Aligned::zeros(max_rows * width);
         let widest = spec.d_model.max(spec.q_dim()).max(spec.d_ff);
-        let angles = || Angles { cos: zeros(spec.rope.dim / 2), sin: zeros(spec.rope.dim / 2) };
+        let angles = || {
+            let n = max_rows * spec.rope.dim / 2;
+            Angles { cos: vec![0.0; n], sin: vec![0.0; n] }
+        };
         Buffers {
             x: zeros(spec.d_model),
             y: zeros(spec.d_model),
@@ -178,8 +183,8 @@ impl Buffers {
             angles: [angles(), angles()],
             seqs: Vec::with_capacity(max_rows),
             tables: Vec::with_capacity(n_blocks),
-            hidden: vec![0.0; LOGIT_ROWS * spec.d_model],
-            logits: vec![0.0; LOGIT_ROWS * spec.n_vocab],
+            hidden: Aligned::zeros(LOGIT_ROWS * spec.d_model),
+            logits: Aligned::zeros(LOGIT_ROWS * spec.n_vocab),
         }
     }
 }

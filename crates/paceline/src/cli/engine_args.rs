@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, value_parser};
-use paceline::{Batching, Error, Llm, LlmOptions};
+use clap::{Args, ValueEnum, value_parser};
+use paceline::{Batching, Error, KvDtype, Llm, LlmOptions};
 use paceline_model::pull::{CacheDirs, PullOptions, Source};
 
 use super::Console;
@@ -54,9 +54,36 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1 << 26))]
     num_kv_blocks: Option<u32>,
 
+    /// What keys and values are kept as; auto is f16, int8 halves their memory for a small cost in
+    /// quality
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvCacheDtype::Auto)]
+    kv_cache_dtype: KvCacheDtype,
+
     /// Longest sequence, prompt and answer together [default: the model's context]
     #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(2..))]
     max_model_len: Option<u32>,
+}
+
+/// `--kv-cache-dtype`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum KvCacheDtype {
+    Auto,
+    #[value(alias = "float16")]
+    F16,
+    #[value(alias = "bfloat16")]
+    Bf16,
+    Int8,
+}
+
+impl From<KvCacheDtype> for KvDtype {
+    fn from(dtype: KvCacheDtype) -> KvDtype {
+        match dtype {
+            KvCacheDtype::Auto => KvDtype::default(),
+            KvCacheDtype::F16 => KvDtype::F16,
+            KvCacheDtype::Bf16 => KvDtype::Bf16,
+            KvCacheDtype::Int8 => KvDtype::Int8,
+        }
+    }
 }
 
 impl MemoryArgs {
@@ -64,6 +91,7 @@ impl MemoryArgs {
         LlmOptions {
             max_num_seqs: self.max_num_seqs,
             num_kv_blocks: self.num_kv_blocks,
+            kv_cache_dtype: self.kv_cache_dtype.into(),
             max_model_len: self.max_model_len,
             ..LlmOptions::default()
         }
@@ -165,12 +193,13 @@ impl EngineArgs {
         let name = spec.name.as_deref().unwrap_or("unnamed model");
         let n_tokens = u64::from(facts.n_kv_blocks) * paceline_cpu::KV_BLOCK as u64;
         tracing::info!(
-            "{name} ({arch}): {isa} on {threads} threads, weights {weights} MiB, KV pool {kv} MiB \
-             for {n_tokens} tokens, at most {seqs} sequences at once, context {context}",
+            "{name} ({arch}): {isa} on {threads} threads, weights {weights} MiB, {dtype} KV pool \
+             {kv} MiB for {n_tokens} tokens, at most {seqs} sequences at once, context {context}",
             arch = spec.arch,
             isa = facts.isa,
             threads = facts.n_threads,
             weights = facts.weight_bytes >> 20,
+            dtype = facts.kv_dtype,
             kv = facts.kv_bytes >> 20,
             seqs = self.memory.max_num_seqs,
             context = facts.max_model_len,

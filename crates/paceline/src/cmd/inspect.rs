@@ -10,7 +10,6 @@ use anyhow::Result;
 use paceline::{KvPlan, read_tokenizer};
 use paceline_cpu::KV_BLOCK;
 use paceline_model::checkpoint::{Checkpoint, Format};
-use paceline_model::cpu_backend::kv_block_bytes;
 use paceline_model::pull::{self, Source};
 use paceline_model::tokenizer::Tokenizer;
 use serde::Serialize;
@@ -96,6 +95,7 @@ struct TokenName {
 #[derive(Debug, Serialize)]
 struct Memory {
     weight_bytes: u64,
+    kv_dtype: &'static str,
     kv_bytes_per_token: u64,
     kv_block_tokens: u32,
     kv_pool_blocks: u32,
@@ -172,7 +172,8 @@ impl Memory {
         let fitting = |n_tokens: u32| plan.n_blocks / n_tokens.div_ceil(block_tokens).max(1);
         Memory {
             weight_bytes: checkpoint.tensors().map(|tensor| tensor.data.len() as u64).sum(),
-            kv_bytes_per_token: kv_block_bytes(checkpoint.spec()) as u64 / KV_BLOCK as u64,
+            kv_dtype: plan.dtype.name(),
+            kv_bytes_per_token: plan.block_bytes / KV_BLOCK as u64,
             kv_block_tokens: block_tokens,
             kv_pool_blocks: plan.n_blocks,
             kv_pool_bytes: plan.n_bytes,
@@ -231,7 +232,8 @@ impl Report {
         let m = &self.memory;
         writeln!(out, "\nMemory on this machine")?;
         writeln!(out, "  weights        {}", size(m.weight_bytes))?;
-        writeln!(out, "  KV cache       {} for each token", size(m.kv_bytes_per_token))?;
+        let (per_token, dtype) = (size(m.kv_bytes_per_token), m.kv_dtype);
+        writeln!(out, "  KV cache       {per_token} for each token, in {dtype}")?;
         let (bytes, blocks, tokens) = (size(m.kv_pool_bytes), m.kv_pool_blocks, m.kv_pool_tokens);
         writeln!(out, "  KV pool        {bytes}: {blocks} blocks, {tokens} tokens")?;
         let (full, len) = (m.full_sequences, m.max_model_len);

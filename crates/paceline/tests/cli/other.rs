@@ -38,6 +38,27 @@ fn inspect_tells_shape_tensors_and_memory() {
 }
 
 #[test]
+fn inspect_sizes_the_kv_cache_by_its_type() {
+    let bench = Bench::new();
+    // Two layers, keys and values of two heads of 64; bytes have a scale of 4 bytes for each head.
+    let heads = 2 * 2 * 2;
+    for (flag, name, n_bytes) in [
+        ("auto", "f16", 2 * 64),
+        ("f16", "f16", 2 * 64),
+        ("float16", "f16", 2 * 64),
+        ("bf16", "bf16", 2 * 64),
+        ("bfloat16", "bf16", 2 * 64),
+        ("int8", "int8", 64 + 4),
+    ] {
+        let memory = &inspect(&bench, &["tiny.gguf", "--kv-cache-dtype", flag])["memory"];
+        assert_eq!(memory["kv_dtype"], name, "{flag}");
+        assert_eq!(memory["kv_bytes_per_token"], heads * n_bytes, "{flag}");
+    }
+    let text = bench.call(&["inspect", "tiny.gguf", "--kv-cache-dtype", "int8"]).expect(0).stdout;
+    assert!(text.contains("for each token, in int8"), "{text}");
+}
+
+#[test]
 fn inspect_reads_a_checkpoint_directory() {
     let bench = Bench::new();
     write_hf(&SynthSpec::tiny("qwen2"), &bench.path("hf")).unwrap();

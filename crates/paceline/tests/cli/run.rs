@@ -71,7 +71,7 @@ fn a_turn_that_fails_does_not_end_the_chat() {
 #[test]
 fn values_out_of_range_are_refused_before_the_model_is_looked_at() {
     let bench = Bench::new();
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["-t", "-1"], "temperature is -1, but must be from 0 to 100"),
         (&["-t", "NaN"], "temperature is NaN"),
         (&["-t", "warm"], "invalid value 'warm'"),
@@ -83,6 +83,7 @@ fn values_out_of_range_are_refused_before_the_model_is_looked_at() {
         (&["--threads", "0"], "0 is not in 1..=1024"),
         (&["--max-num-seqs", "0"], "0 is not in 1..=65536"),
         (&["--num-kv-blocks", "0"], "0 is not in 1..="),
+        (&["--kv-cache-dtype", "fp8"], "invalid value 'fp8' for '--kv-cache-dtype"),
         (&["--raw", "--system", "x"], "cannot be used with"),
     ];
     for (flags, says) in cases {

@@ -15,6 +15,7 @@ struct Served {
 
 impl Served {
     /// Starts a server on a free port and waits until it is ready.
+    #[allow(clippy::zombie_processes, reason = "a test that panics ends the process")]
     fn start(bench: &Bench, args: &[&str]) -> Served {
         let args = [&["serve", "tiny.gguf", "--port", "0", "--threads", "1"], args].concat();
         let mut child = bench.spawn(&args);

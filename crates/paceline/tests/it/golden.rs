@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_cpu::Isa;
 use paceline_cpu::quant::TensorType;
+use paceline_cpu::{Isa, KvDtype};
 use paceline_engine::{Batch, BatchSeq, BlockId, SampleRow, SampleTask, SamplingParams, Token};
 use paceline_model::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions};
@@ -100,7 +100,8 @@ fn every_architecture() {
         let expected = golden["architectures"][arch].as_array().unwrap();
         let rows: Vec<Value> =
             (0..tokens.len()).map(|row| serde_json::json!({"position": row})).collect();
-        each_logits(&tiny(arch, TensorType::F32), Isa::detect(), &tokens, &rows, |row, logits| {
+        let weights = tiny(arch, TensorType::F32);
+        each_logits(&weights, KvDtype::F16, &tokens, &rows, |row, logits| {
             for (entry, expected) in entries.iter().zip(expected[row].as_array().unwrap()) {
                 let (found, expected) =
                     (f64::from(logits[*entry as usize]), expected.as_f64().unwrap());
@@ -130,14 +131,20 @@ fn default_model_distributions() {
     let weights = load(Checkpoint::open(&path).unwrap());
     let golden = read("golden/smollm2-135m-q4_1-distributions.json");
     // Every instruction set gives the same bits (see `invariance`), so one speaks for all.
-    let mean = mean_kl(&weights, Isa::detect(), &golden);
-    assert!(mean <= MEAN_KL_MAX, "the mean divergence is {mean:.5}");
+    let usual = mean_kl(&weights, KvDtype::F16, &golden);
+    for (dtype, cost_max) in [(KvDtype::F16, 0.0), (KvDtype::Bf16, 0.0002), (KvDtype::Int8, 0.0012)]
+    {
+        let mean = mean_kl(&weights, dtype, &golden);
+        println!("mean divergence with {dtype} keys and values: {mean:.5}");
+        assert!(mean <= MEAN_KL_MAX, "with {dtype} keys and values it is {mean:.5}");
+        assert!(mean <= usual + cost_max, "{dtype} keys and values make {mean:.5} of {usual:.5}");
+    }
 }
 
-fn mean_kl(weights: &Arc<Weights>, isa: Isa, golden: &Value) -> f64 {
+fn mean_kl(weights: &Arc<Weights>, dtype: KvDtype, golden: &Value) -> f64 {
     let rows = golden["rows"].as_array().unwrap();
     let mut total = 0.0;
-    each_logits(weights, isa, &ids(&golden["token_ids"]), rows, |i, logits| {
+    each_logits(weights, dtype, &ids(&golden["token_ids"]), rows, |i, logits| {
         total += divergence(&rows[i]["top"], logits);
     });
     total / rows.len() as f64
@@ -146,15 +153,20 @@ fn mean_kl(weights: &Arc<Weights>, isa: Isa, golden: &Value) -> f64 {
 /// Hands out the logits after each of the positions that `rows` name in a text.
 fn each_logits(
     weights: &Arc<Weights>,
-    isa: Isa,
+    kv_dtype: KvDtype,
     tokens: &[Token],
     rows: &[Value],
     f: impl FnMut(usize, &[f32]),
 ) {
     let n = tokens.len() as u32;
-    let options =
-        CpuOptions { n_threads: 2, n_blocks: n.div_ceil(32), max_rows: n, max_model_len: n };
-    let mut backend = CpuBackend::new(packed_for(weights, isa), options).unwrap();
+    let options = CpuOptions {
+        n_threads: 2,
+        n_blocks: n.div_ceil(32),
+        kv_dtype,
+        max_rows: n,
+        max_model_len: n,
+    };
+    let mut backend = CpuBackend::new(packed_for(weights, Isa::detect()), options).unwrap();
     backend.logits_of(&whole_text(tokens, rows), f).unwrap();
 }
 

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline_cpu::Isa;
 use paceline_cpu::quant::TensorType;
+use paceline_cpu::{Isa, KvDtype};
 use paceline_engine::{
     Engine, EngineConfig, Event, EventKind, FinishReason, OutputRatio, Priority, Request,
     RequestId, SamplingParams, Stats, Token, TokenLogprob,
@@ -25,6 +25,8 @@ pub(crate) struct Setup {
     pub(crate) n_threads: usize,
     pub(crate) budget: u32,
     pub(crate) n_blocks: u32,
+    /// Changes answers, but the same way in every circumstance.
+    pub(crate) kv_dtype: KvDtype,
     pub(crate) prefix_cache: bool,
     /// Admit as if no sequence generated anything, so that memory runs out.
     pub(crate) reckless: bool,
@@ -37,6 +39,7 @@ impl Setup {
             n_threads: 2,
             budget: 512,
             n_blocks: 512,
+            kv_dtype: KvDtype::default(),
             prefix_cache: false,
             reckless: false,
         }
@@ -72,6 +75,7 @@ impl Run {
         let options = CpuOptions {
             n_threads: setup.n_threads,
             n_blocks: setup.n_blocks,
+            kv_dtype: setup.kv_dtype,
             max_rows: setup.budget,
             max_model_len: 1024,
         };

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use paceline_cpu::Isa;
 use paceline_cpu::quant::{Rng, TensorType};
+use paceline_cpu::{Isa, KvDtype};
 use paceline_engine::{FinishReason, SamplingParams, derive_seed};
 use paceline_model::Checkpoint;
 use paceline_model::synth::SynthSpec;
@@ -55,8 +55,7 @@ fn assert_same(what: &str, setup: Setup, found: &[Output], expected: &[Output]) 
 }
 
 /// Every circumstance, on one instruction set, against answers given alone on another.
-fn check(weights: &Arc<Weights>, isa: Isa, jobs: &[Job], expected: &[Output]) {
-    let plain = Setup { isa, ..Setup::plain() };
+fn check(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
     assert_same("alone", plain, &alone(weights, plain, jobs), expected);
     for budget in [16, 64, 512] {
         let setup = Setup { budget, ..plain };
@@ -156,7 +155,7 @@ fn check_everywhere(weights: &Arc<Weights>, lengths: impl Fn(Isa) -> &'static [u
         let picked: Vec<usize> = (0..all.len()).filter(is_picked).collect();
         let jobs: Vec<Job> = picked.iter().map(|&i| all[i].clone()).collect();
         let expected: Vec<Output> = picked.iter().map(|&i| expected[i].clone()).collect();
-        check(weights, isa, &jobs, &expected);
+        check(weights, Setup { isa, ..Setup::plain() }, &jobs, &expected);
     }
 }
 
@@ -192,6 +191,27 @@ fn of_every_weight_type() {
             let n = if isa == Isa::Scalar { 4 } else { jobs.len() };
             let (found, _) = together(&weights, setup, &jobs[..n]);
             assert_same(ty.name(), setup, &found, &expected[..n]);
+        }
+    }
+}
+
+/// Each element type of keys and values has answers of its own, and keeps them.
+#[test]
+fn of_every_kv_type() {
+    let _turn = turn();
+    let weights = tiny("gemma2", TensorType::Q8_0);
+    let jobs = jobs(weights.spec().n_vocab, &LENGTHS[14..]);
+    let usual = alone(&weights, Setup::plain(), &jobs);
+    for kv_dtype in [KvDtype::Bf16, KvDtype::Int8] {
+        let plain = Setup { kv_dtype, ..Setup::plain() };
+        let expected = alone(&weights, plain, &jobs);
+        assert_ne!(expected, usual, "{kv_dtype} is not f16");
+        check(&weights, plain, &jobs, &expected);
+        for isa in instruction_sets() {
+            let setup = Setup { isa, budget: 64, ..plain };
+            let n = if isa == Isa::Scalar { 1 } else { jobs.len() };
+            let (found, _) = together(&weights, setup, &jobs[..n]);
+            assert_same(kv_dtype.name(), setup, &found, &expected[..n]);
         }
     }
 }

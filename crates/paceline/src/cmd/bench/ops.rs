@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use paceline::Isa;
 use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, random_row};
-use paceline_cpu::{ActForms, Acts, Cpu, KV_BLOCK, PackedMatrix, RawMatrix};
+use paceline_cpu::{ActForms, Acts, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix};
 
 use super::ceiling::Work;
 use crate::cli::{KernelsArgs, UsageError};
@@ -183,7 +183,7 @@ fn attention(
 
 /// Pages with numbers in all slots: pages never written would all be one page of zeros.
 fn filled_kv(cpu: &mut Cpu, n_blocks: usize) -> KvLayer {
-    let mut kv = KvLayer::new(n_blocks, N_KV_HEADS, HEAD_DIM);
+    let mut kv = KvLayer::new(KvDtype::default(), n_blocks, N_KV_HEADS, HEAD_DIM);
     let width = N_KV_HEADS * HEAD_DIM;
     let numbers = random(KV_BLOCK * width);
     let (mut queries, mut keys, mut values) = (numbers.clone(), numbers.clone(), numbers);

@@ -1,0 +1,321 @@
+//! How keys and values are kept: the element types of a page, and writing a token into one.
+//!
+//! A block of 32 tokens has, for each KV head, a page of keys with the tokens side by side
+//! (`[head_dim][32]`) and a page of values with the head's dimensions side by side
+//! (`[32][head_dim]`). Bytes need scales: one `f32` for each token, after the page's codes. What is
+//! kept of a token depends on its own row alone, so neither the batch nor the cut of a prompt can
+//! change it.
+
+use std::fmt;
+
+use crate::lanes::{Lanes, TINY, WIDTH, sum_lanes, to_array};
+use crate::math::ROUNDER;
+
+/// Token slots of a KV block.
+pub const KV_BLOCK: usize = 32;
+
+/// The largest code of a byte; its negative is the smallest.
+const MAX_CODE: f32 = 127.0;
+
+/// What keys and values are kept as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    #[default]
+    F16,
+    Bf16,
+    /// Bytes, with a scale for each token and KV head.
+    Int8,
+}
+
+impl KvDtype {
+    pub const ALL: [KvDtype; 3] = [KvDtype::F16, KvDtype::Bf16, KvDtype::Int8];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            KvDtype::F16 => "f16",
+            KvDtype::Bf16 => "bf16",
+            KvDtype::Int8 => "int8",
+        }
+    }
+
+    /// Bytes of one KV head's keys, or values, of a block.
+    pub fn page_bytes(self, head_dim: usize) -> usize {
+        match self {
+            KvDtype::F16 => F16::page_bytes(head_dim),
+            KvDtype::Bf16 => Bf16::page_bytes(head_dim),
+            KvDtype::Int8 => Int8::page_bytes(head_dim),
+        }
+    }
+}
+
+impl fmt::Display for KvDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One thing for each element type.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PerDtype<T> {
+    pub(crate) f16: T,
+    pub(crate) bf16: T,
+    pub(crate) int8: T,
+}
+
+impl<T: Copy> PerDtype<T> {
+    pub(crate) fn of(&self, dtype: KvDtype) -> T {
+        match dtype {
+            KvDtype::F16 => self.f16,
+            KvDtype::Bf16 => self.bf16,
+            KvDtype::Int8 => self.int8,
+        }
+    }
+}
+
+/// The facts of one element type, so that each gets its own straight loops.
+pub(crate) trait Element {
+    type Code: Copy + Default;
+    /// Each token has a scale.
+    const SCALED: bool;
+
+    /// Sixteen codes as numbers, yet to be scaled.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn load<V: Lanes>(from: *const Self::Code) -> V;
+
+    /// Writes the codes of sixteen numbers; `inverse` is one by the scale, if there is one.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    unsafe fn store<V: Lanes>(numbers: V, inverse: f32, to: *mut Self::Code);
+
+    fn scales_at(head_dim: usize) -> usize {
+        KV_BLOCK * head_dim * size_of::<Self::Code>()
+    }
+
+    fn page_bytes(head_dim: usize) -> usize {
+        let n_scales = if Self::SCALED { KV_BLOCK } else { 0 };
+        Self::scales_at(head_dim) + n_scales * size_of::<f32>()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct F16;
+#[derive(Debug)]
+pub(crate) struct Bf16;
+#[derive(Debug)]
+pub(crate) struct Int8;
+
+impl Element for F16 {
+    type Code = u16;
+    const SCALED: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(from: *const u16) -> V {
+        // SAFETY: forwarded contract.
+        unsafe { V::load_f16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<V: Lanes>(numbers: V, _inverse: f32, to: *mut u16) {
+        // SAFETY: forwarded contract.
+        unsafe { numbers.store_f16(to) }
+    }
+}
+
+impl Element for Bf16 {
+    type Code = u16;
+    const SCALED: bool = false;
+
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(from: *const u16) -> V {
+        // SAFETY: forwarded contract.
+        unsafe { V::load_bf16(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<V: Lanes>(numbers: V, _inverse: f32, to: *mut u16) {
+        // SAFETY: forwarded contract.
+        unsafe { numbers.round_weight().store_bf16(to) }
+    }
+}
+
+impl Element for Int8 {
+    type Code = i8;
+    const SCALED: bool = true;
+
+    #[inline(always)]
+    unsafe fn load<V: Lanes>(from: *const i8) -> V {
+        // SAFETY: forwarded contract.
+        unsafe { V::load_i8(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<V: Lanes>(numbers: V, inverse: f32, to: *mut i8) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            // What is not a number becomes the smallest code, the same everywhere.
+            let scaled = numbers.mul(V::splat(inverse));
+            let codes = scaled.max(V::splat(-MAX_CODE)).min(V::splat(MAX_CODE));
+            // The nearest whole number (ties to even) is then in the low bits.
+            let words = to_array(codes.add(V::splat(ROUNDER)));
+            to.cast::<[i8; WIDTH]>().write_unaligned(words.map(|word| word.to_bits() as i8));
+        }
+    }
+}
+
+/// One KV head's keys or values of a block.
+#[derive(Debug)]
+pub(crate) struct Page<E: Element> {
+    pub(crate) codes: *const E::Code,
+    /// The scales of the 32 tokens, if there are any; not aligned.
+    pub(crate) scales: *const f32,
+}
+
+impl<E: Element> Clone for Page<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E: Element> Copy for Page<E> {}
+
+impl<E: Element> Page<E> {
+    /// The page of a block and KV head, `index` being `block * n_kv_heads + kv_head`.
+    ///
+    /// # Safety
+    /// The pool has that page.
+    #[inline(always)]
+    pub(crate) unsafe fn at(pool: *const u8, index: usize, head_dim: usize) -> Page<E> {
+        // SAFETY: the caller vouches for the page; scales, if any, are its end.
+        unsafe {
+            let page = pool.add(index * E::page_bytes(head_dim));
+            Page { codes: page.cast(), scales: page.add(E::scales_at(head_dim)).cast() }
+        }
+    }
+}
+
+/// One row's key and value, and the pools they go to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreshKv {
+    pub(crate) key: *const f32,
+    pub(crate) value: *const f32,
+    pub(crate) keys: *mut u8,
+    pub(crate) values: *mut u8,
+}
+
+/// Writes one row's keys and values of all KV heads into its slot.
+///
+/// # Safety
+/// As [`Lanes`]; key and value hold `n_kv_heads * head_dim` elements, `slot` lies within the pools.
+#[inline(always)]
+pub(crate) unsafe fn store_kv<V: Lanes, E: Element>(
+    fresh: FreshKv,
+    slot: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+) {
+    let (block, token) = (slot / KV_BLOCK, slot % KV_BLOCK);
+    for head in 0..n_kv_heads {
+        // SAFETY: the head's page lies within the pools, its elements within the row.
+        unsafe {
+            let at = (block * n_kv_heads + head) * E::page_bytes(head_dim);
+            let row = head * head_dim;
+            put_key::<V, E>(fresh.key.add(row), fresh.keys.add(at), token, head_dim);
+            put_value::<V, E>(fresh.value.add(row), fresh.values.add(at), token, head_dim);
+        }
+    }
+}
+
+/// Writes a token's column of a page of keys.
+///
+/// # Safety
+/// As [`Lanes`]; `key` holds `head_dim` elements, a multiple of 16; `token` lies within the page.
+#[inline(always)]
+unsafe fn put_key<V: Lanes, E: Element>(
+    key: *const f32,
+    page: *mut u8,
+    token: usize,
+    head_dim: usize,
+) {
+    // SAFETY: the column's elements lie within the page.
+    unsafe {
+        let inverse = put_scale::<V, E>(key, page, token, head_dim);
+        let codes = page.cast::<E::Code>().add(token);
+        for d in (0..head_dim).step_by(WIDTH) {
+            let mut column = [E::Code::default(); WIDTH];
+            E::store(V::load(key.add(d)), inverse, column.as_mut_ptr());
+            for (i, code) in column.into_iter().enumerate() {
+                codes.add((d + i) * KV_BLOCK).write_unaligned(code);
+            }
+        }
+    }
+}
+
+/// Writes a token's row of a page of values.
+///
+/// # Safety
+/// As [`put_key`].
+#[inline(always)]
+unsafe fn put_value<V: Lanes, E: Element>(
+    value: *const f32,
+    page: *mut u8,
+    token: usize,
+    head_dim: usize,
+) {
+    // SAFETY: the row's elements lie within the page.
+    unsafe {
+        let inverse = put_scale::<V, E>(value, page, token, head_dim);
+        let codes = page.cast::<E::Code>().add(token * head_dim);
+        for d in (0..head_dim).step_by(WIDTH) {
+            E::store(V::load(value.add(d)), inverse, codes.add(d));
+        }
+    }
+}
+
+/// Finds and writes a token's scale, where the page has scales, and returns one by it.
+///
+/// # Safety
+/// As [`put_key`].
+#[inline(always)]
+unsafe fn put_scale<V: Lanes, E: Element>(
+    x: *const f32,
+    page: *mut u8,
+    token: usize,
+    head_dim: usize,
+) -> f32 {
+    if !E::SCALED {
+        return 1.0;
+    }
+    // SAFETY: the token's scale lies within the page.
+    unsafe {
+        let largest = largest_size::<V>(x, head_dim);
+        // The inverse of what is almost nothing may be infinite.
+        let is_nothing = largest < TINY;
+        let scale = if is_nothing { 0.0 } else { largest / MAX_CODE };
+        let scales = page.add(E::scales_at(head_dim)).cast::<f32>();
+        scales.add(token).write_unaligned(scale);
+        if is_nothing { 0.0 } else { MAX_CODE / largest }
+    }
+}
+
+/// The largest magnitude; not a number if an element is none or infinite, so that a broken row is
+/// not taken for a sound one.
+///
+/// # Safety
+/// As [`put_key`].
+#[inline(always)]
+unsafe fn largest_size<V: Lanes>(x: *const f32, head_dim: usize) -> f32 {
+    // SAFETY: `d` plus sixteen stays within the row.
+    unsafe {
+        let zero = V::splat(0.0);
+        let (mut largest, mut zeros) = (zero, zero);
+        for d in (0..head_dim).step_by(WIDTH) {
+            let v = V::load(x.add(d));
+            zeros = v.mul_add(zero, zeros);
+            largest = v.max(zero.sub(v)).max(largest);
+        }
+        largest.max_lane() + sum_lanes(zeros)
+    }
+}
