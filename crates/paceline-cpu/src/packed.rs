@@ -207,6 +207,15 @@ impl PackedMatrix {
         }
     }
 
+    /// How it is multiplied, in a few words.
+    pub fn kernel(&self) -> &'static str {
+        match &self.data {
+            Data::Coded { arrangement: Arrangement::Tiles, .. } => "bf16 tiles",
+            Data::Coded { arrangement: Arrangement::Lanes, .. } => "bf16 lanes",
+            Data::Exact(_) => "f32 lanes",
+        }
+    }
+
     /// The form of activations this matrix multiplies with.
     pub fn act_forms(&self) -> ActForms {
         let none = ActForms::default();

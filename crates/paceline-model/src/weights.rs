@@ -4,9 +4,10 @@
 //! files keep the two halves of a rotation next to each other, and their query and key rows are
 //! reordered to the half-split order; Gemma checkpoints store norm weights less one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_cpu::quant::dequantize_row;
+use paceline_cpu::quant::{TensorType, dequantize_row};
 use paceline_cpu::{ActForms, Isa, PackedMatrix, RawMatrix};
 
 use crate::checkpoint::{Checkpoint, LayerRole, Role, TensorView};
@@ -91,6 +92,12 @@ impl Weights {
     pub fn n_bytes(&self) -> usize {
         let layer = |l: &LayerWeights| l.matrices().iter().map(|m| m.n_bytes()).sum::<usize>();
         self.layers.iter().map(layer).sum::<usize>() + self.head.n_bytes()
+    }
+
+    /// How the matrices of each type in the file are multiplied.
+    pub fn kernels(&self) -> BTreeMap<TensorType, &'static str> {
+        let layers = self.layers.iter().flat_map(LayerWeights::matrices);
+        layers.chain([&self.head]).map(|m| (m.tensor_type(), m.kernel())).collect()
     }
 
     /// The token embedding matrix as it lies in the file.

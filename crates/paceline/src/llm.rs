@@ -1,9 +1,11 @@
 //! A loaded model and its engine.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use paceline_cpu::quant::TensorType;
 use paceline_cpu::{Isa, KV_BLOCK, KvDtype};
 use paceline_engine::{Backend, Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
@@ -107,6 +109,8 @@ pub struct ModelFacts {
     pub path: PathBuf,
     pub isa: Isa,
     pub n_threads: usize,
+    /// How the matrices of each type are multiplied.
+    pub kernels: BTreeMap<TensorType, &'static str>,
     pub weight_bytes: usize,
     pub kv_dtype: KvDtype,
     pub n_kv_blocks: u32,
@@ -160,6 +164,7 @@ impl Llm {
             path,
             isa: backend.isa(),
             n_threads: backend.n_threads(),
+            kernels: weights.kernels(),
             weight_bytes: weights.n_bytes(),
             kv_dtype: cpu.kv_dtype,
             n_kv_blocks: cpu.n_blocks,

@@ -26,6 +26,10 @@ const TILE: usize = 32 * 16;
 /// Tiles of activations that meet the same weights.
 const STRIP: usize = 4;
 
+/// Tiles of rows that meet all panels before the next ones do: so many stay in the second-level
+/// cache.
+const TOGETHER: usize = 8;
+
 /// Blocks of weights that are kept unpacked when more rows than a strip's meet them.
 const READY: usize = 64;
 
@@ -76,34 +80,55 @@ unsafe fn all_panels<V: Lanes, F: Format>(
         heads: [Heads::NONE; HEADS],
         sums: MaybeUninit::uninit(),
     };
-    let n_tiles = n_rows.div_ceil(TILE_ROWS);
-    let unpack_once = n_tiles > STRIP && w.panel.n_blocks <= READY;
-    // SAFETY: panels and tiles stay within what the caller vouches for; the tiles are available.
+    // SAFETY: panels and rows stay within what the caller vouches for; the tiles are available.
     unsafe {
         TileShapes::full().configure();
-        for panel in panels {
-            let parts = w.panel(panel);
-            let weights = scratch.weights.as_mut_ptr().cast::<u16>();
-            let mut unpacker = Unpacker::new(parts, w.panel.n_blocks, &mut scratch.heads);
-            if unpack_once && F::CODES != Codes::Brains {
-                unpacker.start::<F>();
-                for block in 0..w.panel.n_blocks {
-                    unpacker.unpack::<F>(block, weights.add(block * TILE));
-                }
-            }
-            for first in (0..n_tiles).step_by(STRIP) {
-                let strip = Strip {
-                    acts: acts.brains.add(first * acts.n_blocks * TILE),
-                    n_blocks: w.panel.n_blocks,
-                    weights,
-                    sums: scratch.sums.as_mut_ptr().cast(),
-                };
-                strip.multiply::<F>(&mut unpacker, unpack_once, STRIP.min(n_tiles - first));
-                let rows = first * TILE_ROWS..n_rows.min((first + STRIP) * TILE_ROWS);
-                strip.put(w, panel, rows, out);
+        for first in (0..n_rows).step_by(TOGETHER * TILE_ROWS) {
+            let rows = first..n_rows.min(first + TOGETHER * TILE_ROWS);
+            for panel in panels.clone() {
+                one_panel::<F>(w, panel, acts, rows.clone(), out, &mut scratch);
             }
         }
         amx::release();
+    }
+}
+
+/// Some rows of one panel.
+///
+/// # Safety
+/// As [`matmul`], with the tiles configured; the rows start with a tile.
+#[inline(always)]
+unsafe fn one_panel<F: Format>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    rows: Range<usize>,
+    out: Output,
+    scratch: &mut Scratch,
+) {
+    let n_blocks = w.panel.n_blocks;
+    let unpack_once = rows.len() > STRIP * TILE_ROWS && n_blocks <= READY;
+    // SAFETY: blocks and tiles stay within what the caller vouches for.
+    unsafe {
+        let weights = scratch.weights.as_mut_ptr().cast::<u16>();
+        let mut unpacker = Unpacker::new(w.panel(panel), n_blocks, &mut scratch.heads);
+        if unpack_once && F::CODES != Codes::Brains {
+            unpacker.start::<F>();
+            for block in 0..n_blocks {
+                unpacker.unpack::<F>(block, weights.add(block * TILE));
+            }
+        }
+        for first in rows.clone().step_by(STRIP * TILE_ROWS) {
+            let strip = Strip {
+                acts: acts.brains.add(first / TILE_ROWS * n_blocks * TILE),
+                n_blocks,
+                weights,
+                sums: scratch.sums.as_mut_ptr().cast(),
+            };
+            let rows = first..rows.end.min(first + STRIP * TILE_ROWS);
+            strip.multiply::<F>(&mut unpacker, unpack_once, rows.len().div_ceil(TILE_ROWS));
+            strip.put(w, panel, rows, out);
+        }
     }
 }
 

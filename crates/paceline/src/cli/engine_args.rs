@@ -192,9 +192,13 @@ impl EngineArgs {
         let (facts, spec) = (llm.facts(), llm.spec());
         let name = spec.name.as_deref().unwrap_or("unnamed model");
         let n_tokens = u64::from(facts.n_kv_blocks) * paceline_cpu::KV_BLOCK as u64;
+        let kernel = |(ty, kernel): (_, _)| format!("{ty} as {kernel}");
+        let kernels: Vec<String> = facts.kernels.iter().map(kernel).collect();
         tracing::info!(
-            "{name} ({arch}): {isa} on {threads} threads, weights {weights} MiB, {dtype} KV pool \
-             {kv} MiB for {n_tokens} tokens, at most {seqs} sequences at once, context {context}",
+            "{name} ({arch}): {isa} on {threads} threads, weights {weights} MiB ({kernels}), \
+             {dtype} KV pool {kv} MiB for {n_tokens} tokens, at most {seqs} sequences at once, \
+             context {context}",
+            kernels = kernels.join(", "),
             arch = spec.arch,
             isa = facts.isa,
             threads = facts.n_threads,
