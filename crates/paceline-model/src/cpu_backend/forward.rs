@@ -1,7 +1,7 @@
 //! The sublayers, each a few ops over all rows of the step.
 
 use paceline_cpu::PackedMatrix;
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, MatmulJob, RopeStore};
+use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, MatmulJob, RopeStore};
 use paceline_cpu::quant::dequantize_row;
 use paceline_engine::backend::{BackendError, Sampled};
 use paceline_engine::batch::Batch;
@@ -131,39 +131,46 @@ impl CpuBackend {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
         let x = &buffers.x[..n_rows * spec.d_model];
-        let gate = &mut buffers.gate[..n_rows * spec.d_ff];
-        let up = &mut buffers.up[..n_rows * spec.d_ff];
         buffers.acts.shape(spec.d_model, forms_of([&weights.gate, &weights.up]));
         cpu.norm_acts(x, &weights.ffn_norm, spec.norm_eps, &mut buffers.acts);
-        cpu.matmul(&buffers.acts, n_rows, [into(&weights.gate, gate), into(&weights.up, up)]);
         let kind = match spec.activation {
             Activation::Silu => Gate::Silu,
             Activation::GeluTanh => Gate::GeluTanh,
         };
-        buffers.acts.shape(spec.d_ff, forms_of([&weights.down]));
-        cpu.gated_acts(kind, gate, up, &mut buffers.acts);
+        buffers.gated.shape(spec.d_ff, forms_of([&weights.down]));
+        let job = GatedJob {
+            weights: [&weights.gate, &weights.up],
+            kind,
+            products: [&mut buffers.gate, &mut buffers.up],
+            out: &mut buffers.gated,
+        };
+        cpu.gated_matmul(&buffers.acts, n_rows, job);
         self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
     }
 
-    /// Multiplies the sublayer's last weight with `acts` and adds the result to the residual
+    /// Multiplies the sublayer's last weight with its activations and adds the result to the residual
     /// stream, through a norm where the model has one there.
     fn add_sublayer(&mut self, n_rows: usize, layer: usize, sublayer: Sublayer) {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
-        let (weight, bias, norm) = match sublayer {
-            Sublayer::Attention => (&weights.o, &weights.o_bias[..], &weights.post_attn_norm),
-            Sublayer::FeedForward => (&weights.down, &[][..], &weights.post_ffn_norm),
+        let (acts, weight, bias, norm) = match sublayer {
+            Sublayer::Attention => {
+                (&buffers.acts, &weights.o, &weights.o_bias[..], &weights.post_attn_norm)
+            }
+            Sublayer::FeedForward => {
+                (&buffers.gated, &weights.down, &[][..], &weights.post_ffn_norm)
+            }
         };
         let n = n_rows * spec.d_model;
         let (x, y) = (&mut buffers.x[..n], &mut buffers.y[..n]);
         if norm.is_empty() {
-            cpu.matmul(&buffers.acts, n_rows, [MatmulJob { weight, out: x, add: true }]);
+            cpu.matmul(acts, n_rows, [MatmulJob { weight, out: x, add: true }]);
             if !bias.is_empty() {
                 cpu.add_bias(x, bias);
             }
             return;
         }
-        cpu.matmul(&buffers.acts, n_rows, [into(weight, y)]);
+        cpu.matmul(acts, n_rows, [into(weight, y)]);
         if !bias.is_empty() {
             cpu.add_bias(y, bias);
         }
