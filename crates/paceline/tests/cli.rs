@@ -4,6 +4,8 @@
 mod cli {
     mod batch;
     pub(crate) mod bench;
+    #[cfg(feature = "serve")]
+    mod health;
     mod other;
     mod run;
     #[cfg(feature = "serve")]

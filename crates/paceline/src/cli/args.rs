@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 
-#[cfg(feature = "serve")]
-use super::ServeArgs;
 use super::{
     BenchArgs, EngineArgs, LogFormat, MemoryArgs, SamplingArgs, SourceArgs, SynthArgs, Verbosity,
 };
+#[cfg(feature = "serve")]
+use super::{HealthArgs, ServeArgs};
 
 const EXAMPLES: &str = r#"Examples:
   paceline run "What is gravity?"                 answer one question
@@ -116,6 +116,9 @@ pub(crate) enum Command {
     #[cfg(feature = "serve")]
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
+    /// Ask a server on this machine whether it is ready; exit code 0 if it is, 1 if not
+    #[cfg(feature = "serve")]
+    Health(HealthArgs),
     /// Fetch a model
     #[command(after_help = PULL_EXAMPLES)]
     Pull(PullArgs),

@@ -23,6 +23,6 @@ pub(crate) use interrupt::Interrupt;
 pub(crate) use outcome::{Outcome, UsageError, is_broken_pipe, sentence};
 pub(crate) use sampling_args::SamplingArgs;
 #[cfg(feature = "serve")]
-pub(crate) use serve_args::ServeArgs;
+pub(crate) use serve_args::{HealthArgs, ServeArgs};
 pub(crate) use synth_args::SynthArgs;
 pub(crate) use values::{ByteSize, Span};

@@ -1,4 +1,4 @@
-//! Flags of `paceline serve`.
+//! Flags of `paceline serve`, and of `paceline health`, which asks it.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -89,9 +89,7 @@ pub(crate) struct ServeArgs {
 
 impl ServeArgs {
     pub(crate) fn address(&self) -> Result<SocketAddr> {
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        let mut found = found.with_context(|| format!("{} is no address", self.host))?;
-        found.next().with_context(|| format!("{} has no address", self.host))
+        socket_address(&self.host, self.port)
     }
 
     pub(crate) fn options(&self) -> Result<ServerOptions> {
@@ -123,6 +121,38 @@ impl ServeArgs {
         }
         Ok(rules)
     }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HealthArgs {
+    /// Where the server listens
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+
+    /// Its port
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+
+    /// How long to wait for an answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+          value_parser = value_parser!(u64).range(1..=600))]
+    timeout: u64,
+}
+
+impl HealthArgs {
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        socket_address(&self.host, self.port)
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+fn socket_address(host: &str, port: u16) -> Result<SocketAddr> {
+    let found = (host, port).to_socket_addrs();
+    let mut found = found.with_context(|| format!("{host} is no address"))?;
+    found.next().with_context(|| format!("{host} has no address"))
 }
 
 fn timeout(seconds: f64) -> Option<Duration> {

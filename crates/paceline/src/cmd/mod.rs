@@ -2,6 +2,8 @@
 
 mod batch;
 mod bench;
+#[cfg(feature = "serve")]
+mod health;
 mod inspect;
 mod pull;
 mod run;
@@ -20,6 +22,8 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
         Command::Bench(args) => bench::run(args, console),
         #[cfg(feature = "serve")]
         Command::Serve(args) => serve::run(args, console),
+        #[cfg(feature = "serve")]
+        Command::Health(args) => health::run(args),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
         Command::Synth(args) => synth::run(args, console),

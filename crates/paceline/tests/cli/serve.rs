@@ -85,6 +85,9 @@ fn keys_come_from_a_file() {
     let ask = json!({"prompt": "on", "max_tokens": 1});
     let (head, _) = server.post("/v1/completions", "", &ask);
     assert!(head.starts_with("HTTP/1.1 401"), "{head}");
+    let port = server.address.rsplit(':').next().unwrap();
+    let health = bench.call(&["health", "--port", port]);
+    assert_eq!(health.expect(0).stdout, "ok\n", "probes need no key");
     let (head, _) = server.post("/v1/completions", "Authorization: Bearer sk-ann\r\n", &ask);
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(server.terminate().0, Some(0));
