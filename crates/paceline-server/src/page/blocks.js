@@ -27,7 +27,7 @@ export class BlockMap {
     const nShared = nOf(kv, SHARED);
     const figures = {
       used: `${whole(kv.used)} used`,
-      shared: nShared ? `${whole(nShared)} of them shared` : "shared",
+      shared: `${whole(nShared)} shared`,
       cached: `${whole(kv.cached)} cached`,
       free: `${whole(kv.blocks - kv.used - kv.cached)} free`,
     };

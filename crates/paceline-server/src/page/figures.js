@@ -7,25 +7,28 @@ const N_SAMPLES = 90;
 const WINDOW_MS = 1200;
 const REST_MS = 900;
 
-function figure(name, hasHistory) {
+/** A value with its unit, and below it a history, a share or a remark. */
+function figure(name, below) {
   const value = el("b", { textContent: "–" });
-  const more = el("small");
+  const unit = el("small");
   const node = el("div", { className: "figure" }, el("dt", { textContent: name }));
-  node.append(el("dd", {}, value, more));
-  const canvas = hasHistory ? el("canvas", { ariaHidden: "true" }) : null;
-  if (canvas) node.append(canvas);
+  node.append(el("dd", {}, value, unit), below);
   $("figures").append(node);
-  return { value, more, canvas };
+  return { value, unit, below };
 }
+
+const history = () => el("canvas", { ariaHidden: "true" });
+const remark = () => el("dd", { className: "remark" });
+const share = (name) => el("meter", { ariaLabel: `Share of ${name}`, max: 1, value: 0 });
 
 export class Figures {
   constructor() {
-    this.output = figure("Output tok/s", true);
-    this.prompt = figure("Prompt tok/s", true);
-    this.running = figure("Running");
-    this.waiting = figure("Waiting");
-    this.first = figure("First token");
-    this.between = figure("Between tokens");
+    this.output = figure("Output tok/s", history());
+    this.prompt = figure("Prompt tok/s", history());
+    this.running = figure("Running", share("sequences that may run"));
+    this.waiting = figure("Waiting", share("the queue"));
+    this.first = figure("First token", remark());
+    this.between = figure("Between tokens", remark());
     this.history = { output: [], prompt: [] };
     this.rates = { output: 0, prompt: 0 };
     this.marks = [];
@@ -39,13 +42,10 @@ export class Figures {
     this.arrival = performance.now();
     this.isIdle = !seqs.length && !queue.requests;
     this.mark(snapshot.at_ms, totals.generated_tokens, totals.prompt_tokens);
-    show(this.running, whole(seqs.length), `of ${whole(snapshot.max_seqs)}`);
-    show(this.waiting, whole(queue.requests), `of ${whole(queue.max_requests)}`);
-    for (const [tile, times] of [[this.first, snapshot.ttft_ms], [this.between, snapshot.itl_ms]]) {
-      const [value, unit] = duration(times.p50);
-      const [slow, slowUnit] = duration(times.p95);
-      show(tile, value, unit && `${unit} · p95 ${slow} ${slowUnit}`);
-    }
+    showShare(this.running, seqs.length, snapshot.max_seqs);
+    showShare(this.waiting, queue.requests, queue.max_requests);
+    showTimes(this.first, snapshot.ttft_ms);
+    showTimes(this.between, snapshot.itl_ms);
     this.showRates();
   }
 
@@ -80,14 +80,13 @@ export class Figures {
   showRates() {
     for (const name of ["output", "prompt"]) {
       show(this[name], whole(this.rates[name]), "");
-      this[name].value.dataset.value = this.rates[name].toFixed(1);
     }
   }
 
   draw(colours) {
     this.isStale = false;
     for (const name of ["output", "prompt"]) {
-      const { ctx, width, height } = pen(this[name].canvas);
+      const { ctx, width, height } = pen(this[name].below);
       const values = this.history[name];
       const most = Math.max(1, ...values);
       const step = width / (N_SAMPLES - 1);
@@ -103,7 +102,17 @@ export class Figures {
   }
 }
 
-function show(tile, value, more) {
+function show(tile, value, unit) {
   tile.value.textContent = value;
-  tile.more.textContent = more;
+  tile.unit.textContent = unit;
+}
+
+function showShare(tile, n, most) {
+  show(tile, whole(n), `of ${whole(most)}`);
+  tile.below.value = n / Math.max(1, most);
+}
+
+function showTimes(tile, { p50, p95 }) {
+  show(tile, ...duration(p50));
+  tile.below.textContent = p95 ? `p95 ${duration(p95).join(" ")}` : "";
 }

@@ -6,7 +6,7 @@ import { N_COLOURS, pen, whole } from "./dom.js";
 
 const KEPT_STEPS = 400;
 const MOST_ROWS = 48;
-const LEAST_ROWS = 6;
+const LEAST_ROWS = 8;
 const STRIP = 38;
 const EASE_MS = 140;
 
@@ -27,6 +27,7 @@ export class Lanes {
     this.position = null;
     this.maxRows = 1;
     this.nSeen = 0;
+    this.nTogether = 0;
     this.snapshot = null;
   }
 
@@ -48,6 +49,7 @@ export class Lanes {
 
   addStep([number, ms, rows]) {
     this.latest = Math.max(this.latest, number);
+    this.nTogether = Math.max(this.nTogether, rows.length);
     const sum = { number, ms, prefill: 0, decode: 0 };
     for (const [id, index, count, isDecode] of rows) {
       sum[isDecode ? "decode" : "prefill"] += count;
@@ -94,6 +96,7 @@ export class Lanes {
     const nPrefill = snapshot.seqs.filter((seq) => seq.phase === "prefill").length;
     this.canvas.dataset.running = n;
     this.canvas.dataset.seen = this.nSeen;
+    this.canvas.dataset.together = this.nTogether;
     const label = n ? `${n} sequences running, ${nPrefill} of them computing their prompt`
       : "No sequence is running";
     if (this.canvas.ariaLabel !== label) this.canvas.ariaLabel = label;
@@ -157,7 +160,7 @@ export class Lanes {
     const lanes = [...this.lanes.values()].filter((lane) => view.xOf(lane.last) > view.gutter);
     const used = lanes.reduce((most, lane) => Math.max(most, lane.row + 1), LEAST_ROWS);
     const nRows = Math.min(used, MOST_ROWS);
-    const tall = clamp(4, room / nRows, 24);
+    const tall = clamp(4, room / nRows, 30);
     for (let row = 0; row < nRows; row += 1) {
       view.ctx.fillStyle = view.colours.line;
       const y = Math.round(top + (row + 0.5) * tall);
@@ -189,18 +192,8 @@ export class Lanes {
       ctx.roundRect(x, middle - h / 2, column - 1, h, Math.min(2, h / 2));
       ctx.fill();
     }
-    if (!lane.isAlive) this.drawEnd(ctx, colours, xOf(lane.last) + column + 3, middle, lane);
     ctx.globalAlpha = 1;
-  }
-
-  drawEnd(ctx, colours, x, y, lane) {
-    ctx.beginPath();
-    ctx.arc(x, y, 3, 0, 2 * Math.PI);
-    ctx.fillStyle = colours.panel;
-    ctx.fill();
-    ctx.lineWidth = 1.5;
-    ctx.strokeStyle = colours.lanes[lane.colour];
-    ctx.stroke();
+    if (!lane.isAlive) drawEnd(ctx, colours, xOf(lane.last) + column / 2 - 0.5, middle, lane);
   }
 
   drawLabels({ ctx, colours, gutter }, lanes, top, tall) {
@@ -229,4 +222,15 @@ export class Lanes {
     ctx.fillText(this.latest ? `step ${whole(this.latest)}` : "no step yet", width, height - 6);
     ctx.textAlign = "left";
   }
+}
+
+/** Where a sequence leaves. */
+function drawEnd(ctx, colours, x, y, lane) {
+  ctx.beginPath();
+  ctx.arc(x, y, 3.2, 0, 2 * Math.PI);
+  ctx.fillStyle = colours.panel;
+  ctx.fill();
+  ctx.lineWidth = 1.6;
+  ctx.strokeStyle = colours.lanes[lane.colour];
+  ctx.stroke();
 }

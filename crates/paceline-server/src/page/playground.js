@@ -137,7 +137,7 @@ export class Playground {
   show() {
     const mode = MODES[this.mode];
     $("prompt").value = this.drafts[this.mode];
-    $("prompt").rows = this.mode === "chat" ? 3 : 6;
+    $("prompt").rows = this.mode === "chat" ? 3 : 5;
     $("prompt-label").textContent = mode.label;
     $("hint").textContent = mode.hint;
     $("send").textContent = mode.send;
@@ -215,7 +215,10 @@ export class Playground {
       answer.fail(error);
       this.onError(error);
     }
-    this.messages.push({ role: "assistant", content: answer.text.textContent });
+    const content = answer.text.textContent;
+    if (content) this.messages.push({ role: "assistant", content });
+    // What was never answered is not part of the conversation.
+    else this.messages.pop();
   }
 
   async streamChat(answer, requestId) {
