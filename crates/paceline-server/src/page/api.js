@@ -24,8 +24,8 @@ async function call(path, { body, signal, requestId } = {}) {
   if (key) headers.Authorization = `Bearer ${key}`;
   if (requestId) headers["X-Request-Id"] = requestId;
   if (body) headers["Content-Type"] = "application/json";
-  const method = body ? "POST" : "GET";
-  const response = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
+  const sent = body ? { method: "POST", body: JSON.stringify(body) } : {};
+  const response = await fetch(path, { ...sent, headers, signal });
   if (response.ok) return response;
   const error = await response.json().then((json) => json.error, () => null);
   throw new ApiError(response.status, error?.message ?? `the server said ${response.status}`);

@@ -145,7 +145,7 @@ export class Lanes {
       const x = xOf(number);
       if (x < gutter) continue;
       const [all, low] = [tall(prefill + decode), tall(decode)];
-      ctx.fillStyle = colours["ink-3"];
+      ctx.fillStyle = colours.cached;
       ctx.fillRect(x, STRIP + 4 - all, column - 1, all - low);
       ctx.fillStyle = colours["ink-2"];
       ctx.fillRect(x, STRIP + 4 - low, column - 1, low);

@@ -3,7 +3,7 @@
 
     python3 crates/paceline-server/tests/page/drive.py target/release/paceline
 
-Exits with 0 if everything held. Pictures go to --pictures.
+Exits with 0 if everything held, and with 77 if there is no browser. Pictures go to --pictures.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from browser import PATIENCE_S, Browser
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 MODEL = ROOT / "testdata/models/smollm2-draft-16m.Q8_0.gguf"
 KEY = "sk-page"
+NO_BROWSER = 77
 BROWSERS = ["chromium", "chromium-browser", "google-chrome"]
 PROMPTS = [
     "Why is the sky blue?",
@@ -173,12 +174,12 @@ class Traffic:
     def ask_on(self):
         while not self.is_over:
             with self.lock:
-                n_words, n_tokens = self.random.choice([20, 60, 150, 300]), self.random.randint(8, 60)
-                words = " ".join(self.random.choices("the river runs to sea and hill".split(), k=n_words))
-            body = {"prompt": words, "max_tokens": n_tokens, "temperature": 1}
-            headers = {"Authorization": f"Bearer {KEY}"}
-            request = urllib.request.Request(
-                self.address + "/v1/completions", json.dumps(body).encode(), headers)
+                n_words = self.random.choice([20, 60, 150, 300])
+                words = self.random.choices(["the", "river", "runs", "to", "sea"], k=n_words)
+                max_tokens = self.random.randint(8, 60)
+            body = {"prompt": " ".join(words), "max_tokens": max_tokens, "temperature": 1}
+            address, data = self.address + "/v1/completions", json.dumps(body).encode()
+            request = urllib.request.Request(address, data, {"Authorization": f"Bearer {KEY}"})
             urllib.request.urlopen(request, timeout=PATIENCE_S).read()
 
     def end(self):
@@ -242,7 +243,8 @@ def main():
     args = parser.parse_args()
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if not program:
-        sys.exit("there is no Chromium here")
+        print("there is no Chromium here", file=sys.stderr)
+        sys.exit(NO_BROWSER)
     server = Server(args.program, args.model, args.flags.split())
     browser = Browser(program)
     try:
