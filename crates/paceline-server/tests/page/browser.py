@@ -4,25 +4,34 @@ import base64
 import json
 import os
 import select
+import shutil
 import subprocess
 import tempfile
 import time
 
-# Longer than anything takes here; a hang becomes a failure.
-PATIENCE_S = 60
+# Far longer than anything takes here, even on a machine that others use; a hang becomes a failure.
+PATIENCE_S = 300
 
 FLAGS = [
     "--headless=new",
     "--no-sandbox",
     "--no-first-run",
     "--disable-gpu",
-    "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--disable-component-update",
     "--force-color-profile=srgb",
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 ]
+
+# Containers often have too little shared memory; temporary files do as well, but can run out.
+ROOMY_BYTES = 256 << 20
+
+
+def memory_flags():
+    shared = "/dev/shm"
+    is_roomy = os.path.isdir(shared) and shutil.disk_usage(shared).free > ROOMY_BYTES
+    return [] if is_roomy else ["--disable-dev-shm-usage"]
 
 
 class Browser:
@@ -32,7 +41,8 @@ class Browser:
         theirs_in, ours_out = os.pipe()
         # Chromium reads commands from descriptor 3 and answers on 4.
         script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
-        command = [program, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"]
+        profile = f"--user-data-dir={self.profile.name}"
+        command = [program, *FLAGS, *memory_flags(), profile, "about:blank"]
         self.process = subprocess.Popen(
             ["bash", "-c", script, "bash", *command],
             pass_fds=[theirs_in, theirs_out],

@@ -3,7 +3,8 @@
 
     python3 crates/paceline-server/tests/page/drive.py target/release/paceline
 
-Exits with 0 if everything held, and with 77 if there is no browser. Pictures go to --pictures.
+Exits with 0 if everything held, and with 77 if there is no browser. Pictures go to --pictures;
+those of the documents were made with `--model default --moment 300 --pictures docs/images`.
 """
 
 import argparse
