@@ -23,6 +23,7 @@ pub mod stats;
 
 pub use backend::{Backend, BackendError, BackendLimits, SampleFailure, Sampled};
 pub use batch::{Batch, BatchSeq, BlockCopy, SampleRow, SampleTask};
+pub use blocks::BlockUse;
 pub use config::{Batching, ConfigError, EngineConfig, OutputRatio};
 pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};
@@ -30,6 +31,8 @@ pub use request::{
     Event, EventKind, FinishReason, Priority, Request, SamplingParams, TokenLogprob, TokenMask,
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
-pub use scheduler::{Preemption, Resource, Scheduler, SubmitError, check_request};
+pub use scheduler::{
+    Preemption, Resource, RunningSequence, Scheduler, StepRows, SubmitError, check_request,
+};
 pub use sequence::{SequenceState, SequenceView};
 pub use stats::Stats;

@@ -15,6 +15,7 @@ mod admission;
 mod apply;
 mod check;
 mod error;
+mod look;
 mod queue;
 mod ratio;
 mod rows;
@@ -37,6 +38,7 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 
 pub use error::{Resource, SubmitError, check_request};
+pub use look::{RunningSequence, StepRows};
 pub(crate) use queue::LaneSlot;
 use queue::WaitQueue;
 use ratio::LearnedRatio;

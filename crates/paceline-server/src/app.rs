@@ -1,10 +1,10 @@
 //! What all requests share: the model once it is there, the queue, the keys, the counters.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use paceline_engine::{Backend, Engine};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::engine::{self, EngineHandle, Queue, QueueLimits, WorkerOptions};
 use crate::error::ApiError;
@@ -13,6 +13,10 @@ use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
 use crate::options::ServerOptions;
 
+/// Each costs a few snapshots a second; the engine's thread makes them once for all.
+const MAX_WATCHERS: usize = 16;
+const RETRY_WATCHING: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
@@ -20,7 +24,9 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     queue: Arc<Queue>,
     ready: OnceLock<Arc<Ready>>,
-    is_draining: AtomicBool,
+    is_draining: watch::Sender<bool>,
+    /// One for each spectator there may be.
+    watch_places: Arc<Semaphore>,
     /// Requests being answered, and a way to wait for there to be none.
     n_in_flight: watch::Sender<usize>,
 }
@@ -47,7 +53,8 @@ impl App {
             metrics: Arc::default(),
             queue,
             ready: OnceLock::new(),
-            is_draining: AtomicBool::new(false),
+            is_draining: watch::Sender::new(false),
+            watch_places: Arc::new(Semaphore::new(MAX_WATCHERS)),
             n_in_flight: watch::Sender::new(0),
             options,
         })
@@ -80,12 +87,27 @@ impl App {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+        *self.is_draining.borrow()
     }
 
     /// From now on no request is taken.
     pub(crate) fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.is_draining.send_replace(true);
+    }
+
+    /// Returns when the server has begun to drain.
+    pub(crate) async fn drained(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.is_draining.subscribe().wait_for(|&is_draining| is_draining).await;
+    }
+
+    /// A spectator's place, while it is kept.
+    pub(crate) fn watch_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.watch_places).try_acquire_owned().map_err(|_| ApiError::Overloaded {
+            message: format!("{MAX_WATCHERS} clients watch already; try again later"),
+            code: "too_many_watchers",
+            retry_after: RETRY_WATCHING,
+        })
     }
 
     /// Gives up what is under way.

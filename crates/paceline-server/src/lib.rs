@@ -27,12 +27,14 @@ mod model;
 mod native;
 mod openai;
 mod options;
+mod page;
 mod prompts;
 mod random;
 mod reply;
 mod router;
 mod sse;
 mod tokens;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;

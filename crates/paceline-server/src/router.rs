@@ -16,19 +16,24 @@ use crate::call::Visit;
 use crate::error::ApiError;
 use crate::json::json_response;
 use crate::openai::{chat, completions, models, responses};
-use crate::{native, tokens};
+use crate::{native, page, tokens, watch};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
-/// What needs no key: probes come without one.
-const OPEN_PATHS: [&str; 3] = ["/health", "/ready", "/ping"];
+/// What needs no key: probes come without one, and the page is where a person types it.
+fn is_open(path: &str) -> bool {
+    ["/health", "/ready", "/ping", "/"].contains(&path) || path.starts_with(page::FILES)
+}
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/health", get(health))
         .route("/ready", get(health))
         .route("/ping", get(alive))
+        .route("/", get(page::index))
+        .route("/page/{name}", get(page::file))
+        .route("/live", get(watch::handle))
         .route("/version", get(version))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models::list))
@@ -50,7 +55,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let arrival = Instant::now();
     let request_id = request_id(request.headers());
-    let is_open = OPEN_PATHS.contains(&request.uri().path());
+    let is_open = is_open(request.uri().path());
     let mut response = match app.keys.caller(request.headers()) {
         Err(error) if !is_open => error.into_response(),
         Err(_) => next.run(request).await,

@@ -5,6 +5,8 @@
 mod client;
 #[path = "serve/fields.rs"]
 mod fields;
+#[path = "serve/fuzz.rs"]
+mod fuzz;
 #[path = "serve/harness.rs"]
 mod harness;
 #[path = "serve/hostile.rs"]
@@ -13,3 +15,7 @@ mod hostile;
 mod load;
 #[path = "serve/routes.rs"]
 mod routes;
+#[path = "serve/steps.rs"]
+mod steps;
+#[path = "serve/watch.rs"]
+mod watch;

@@ -2,6 +2,7 @@
 
 mod door;
 mod endings;
+mod look;
 mod memory;
 mod order;
 

@@ -13,6 +13,7 @@ use crate::metrics::{Finished, Times};
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) place: u32,
+    pub(super) tenant: u64,
     pub(super) sink: mpsc::Sender<Message>,
     pub(super) ended: Arc<Ended>,
     /// Its place in the queue, until it starts.

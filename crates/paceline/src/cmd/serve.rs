@@ -19,6 +19,7 @@ pub(crate) fn run(args: &ServeArgs, console: &Console) -> Result<Outcome> {
     console.note(&format!("listening on http://{address}; loading the model"));
     let loaded = load(args, console, &handle);
     if loaded.is_ok() {
+        console.note(&format!("the page is at http://{address}/"));
         console.note(&format!("ready: http://{address}/v1"));
     } else {
         handle.shut_down();
