@@ -15,6 +15,7 @@
 mod app;
 mod asked;
 mod call;
+pub mod client;
 mod collect;
 mod connections;
 mod engine;

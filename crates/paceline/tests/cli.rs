@@ -4,9 +4,11 @@
 mod cli {
     mod batch;
     pub(crate) mod bench;
+    #[cfg(feature = "serve")]
+    mod bench_serve;
     mod other;
     mod run;
     #[cfg(feature = "serve")]
-    mod serve;
+    pub(crate) mod serve;
     mod speed;
 }

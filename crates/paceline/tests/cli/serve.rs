@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use super::bench::Bench;
 
 /// A server that has told where it listens.
-struct Served {
+pub(crate) struct Served {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Served {
     /// Starts a server on a free port and waits until it is ready.
     #[allow(clippy::zombie_processes, reason = "a test that panics ends the process")]
-    fn start(bench: &Bench, args: &[&str]) -> Served {
+    pub(crate) fn start(bench: &Bench, args: &[&str]) -> Served {
         let args = [&["serve", "tiny.gguf", "--port", "0", "--threads", "1"], args].concat();
         let mut child = bench.spawn(&args);
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -47,7 +47,7 @@ impl Served {
     }
 
     /// Sends SIGTERM; returns the exit code and what was logged.
-    fn terminate(mut self) -> (Option<i32>, String) {
+    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         let mut log = String::new();
