@@ -27,7 +27,9 @@ mod metrics;
 mod model;
 mod native;
 mod openai;
+mod openapi;
 mod options;
+mod pooled;
 mod prompts;
 mod random;
 mod reply;
@@ -43,7 +45,7 @@ use paceline_engine::{Backend, Engine};
 use tokio::sync::Notify;
 
 pub use keys::{KeyFileError, KeyRule};
-pub use model::ServedModel;
+pub use model::{Embedding, ServedModel};
 pub use options::ServerOptions;
 
 use app::App;

@@ -3,6 +3,8 @@
 
 #[path = "serve/client.rs"]
 mod client;
+#[path = "serve/embeddings.rs"]
+mod embeddings;
 #[path = "serve/fields.rs"]
 mod fields;
 #[path = "serve/harness.rs"]

@@ -63,6 +63,8 @@ pub(crate) enum News {
         token: Token,
         logprob: Option<Box<TokenLogprob>>,
     },
+    /// A prompt's pooled hidden state.
+    Pooled(Vec<f32>),
     Finished {
         index: u32,
         reason: FinishReason,

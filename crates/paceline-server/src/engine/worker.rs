@@ -260,6 +260,7 @@ impl<B: Backend> Worker<B> {
                 }
                 live.tell(News::Token { index, token, logprob });
             }
+            EventKind::Pooled(vector) => _ = live.tell(News::Pooled(vector)),
             EventKind::Finished(reason) => {
                 live.n_running = live.n_running.saturating_sub(1);
                 let is_last = live.n_running == 0;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
+use paceline_engine::Pooling;
 use paceline_server::{KeyRule, ServerOptions};
 
 use super::{EngineArgs, LogFormat, UsageError};
@@ -31,6 +32,10 @@ pub(crate) struct ServeArgs {
     /// What clients call the model (may be repeated) [default: its file's name for itself]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
+
+    /// What an embedding is: the hidden state of the last token, or the mean over all
+    #[arg(long, value_enum, default_value = "last", help_heading = "Server")]
+    pub(crate) pooling: PoolingName,
 
     /// Only serve who sends this key (may be repeated; also $PACELINE_API_KEY)
     #[arg(long, value_name = "KEY", help_heading = "Access")]
@@ -85,6 +90,21 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolingName {
+    Last,
+    Mean,
+}
+
+impl From<PoolingName> for Pooling {
+    fn from(name: PoolingName) -> Pooling {
+        match name {
+            PoolingName::Last => Pooling::Last,
+            PoolingName::Mean => Pooling::Mean,
+        }
+    }
 }
 
 impl ServeArgs {

@@ -81,8 +81,8 @@ fn pull_says_where_a_model_is() {
 #[test]
 fn every_command_has_help_with_examples() {
     let bench = Bench::new();
-    let bench_commands = ["ceilings", "throughput", "scaling", "strategies", "kernels"]
-        .map(|c| ["bench", c]);
+    let bench_commands =
+        ["ceilings", "throughput", "scaling", "strategies", "kernels"].map(|c| ["bench", c]);
     let commands = ["run", "batch", "pull", "inspect", "bench", "synth"].map(|c| [c]);
     let commands = commands.iter().map(|c| &c[..]).chain(bench_commands.iter().map(|c| &c[..]));
     for command in commands.chain([&[][..]]) {
