@@ -12,12 +12,14 @@ use crate::keys::Keys;
 use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
 use crate::options::ServerOptions;
+use crate::traces::Traces;
 
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) keys: Keys,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) traces: Option<Traces>,
     queue: Arc<Queue>,
     ready: OnceLock<Arc<Ready>>,
     is_draining: AtomicBool,
@@ -42,9 +44,12 @@ impl App {
             max_requests: options.max_queued_requests.max(1),
             max_tokens: options.max_queued_tokens,
         });
+        let metrics = Arc::default();
+        let traces = options.traces.as_ref().map(|collector| Traces::new(collector, &metrics));
         Arc::new(App {
             keys: Keys::new(&options.keys),
-            metrics: Arc::default(),
+            metrics,
+            traces,
             queue,
             ready: OnceLock::new(),
             is_draining: AtomicBool::new(false),
@@ -61,7 +66,8 @@ impl App {
     ) -> std::io::Result<bool> {
         let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
         let ServerOptions { queue_timeout, target_itl, .. } = self.options;
-        let options = WorkerOptions { queue_timeout, target_itl };
+        let tracer = self.traces.as_ref().map(|traces| traces.tracer(model.name()));
+        let options = WorkerOptions { queue_timeout, target_itl, tracer };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
         Ok(self.ready.set(Arc::new(Ready { model, engine })).is_ok())

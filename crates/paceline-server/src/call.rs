@@ -16,6 +16,7 @@ use crate::error::ApiError;
 use crate::keys::{Caller, Share};
 use crate::pooled;
 use crate::reply::Reply;
+use crate::traces::TraceContext;
 
 /// What the outermost layer notes about every request.
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub(crate) struct Visit {
     pub(crate) caller: Arc<Caller>,
     pub(crate) request_id: String,
     pub(crate) arrival: Instant,
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// A request whose body has been read.
@@ -108,11 +110,12 @@ impl Call {
 
     /// Queues jobs within the limits of their key.
     fn submit(&self, jobs: Vec<Job>) -> Result<(Inbox, Share), ApiError> {
-        let Visit { caller, request_id, arrival } = &self.visit;
+        let Visit { caller, request_id, arrival, trace } = &self.visit;
         let n_prompts = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
         let n_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
         let share = caller.enter(n_prompts, n_tokens)?;
-        let label = Label { request_id: request_id.clone(), key_name: caller.name.clone() };
+        let label =
+            Label { request_id: request_id.clone(), key_name: caller.name.clone(), trace: *trace };
         Ok((self.ready.engine.submit(jobs, *arrival, label)?, share))
     }
 }

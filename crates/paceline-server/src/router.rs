@@ -17,6 +17,7 @@ use crate::call::Visit;
 use crate::error::ApiError;
 use crate::json::json_response;
 use crate::openai::{chat, completions, embeddings, models, responses};
+use crate::traces::TraceContext;
 use crate::{native, openapi, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -84,7 +85,8 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         Err(_) => next.run(request).await,
         Ok(caller) => {
             let request_id = request_id.clone();
-            request.extensions_mut().insert(Visit { caller, request_id, arrival });
+            let trace = TraceContext::of(request.headers());
+            request.extensions_mut().insert(Visit { caller, request_id, arrival, trace });
             next.run(request).await
         }
     };

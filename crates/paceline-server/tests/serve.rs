@@ -15,3 +15,5 @@ mod hostile;
 mod load;
 #[path = "serve/routes.rs"]
 mod routes;
+#[path = "serve/traces.rs"]
+mod traces;

@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::traces::{TraceContext, Tracer};
 
 pub(crate) use queue::{Permit, Queue, QueueLimits};
 use worker::Worker;
@@ -122,11 +123,13 @@ struct Submission {
     label: Arc<Label>,
 }
 
-/// What the log calls a request.
+/// What the log and traces call a request.
 #[derive(Debug, Default)]
 pub(crate) struct Label {
     pub(crate) request_id: String,
     pub(crate) key_name: String,
+    /// The caller's trace.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// The async side's end.
@@ -138,11 +141,12 @@ pub(crate) struct EngineHandle {
 }
 
 /// How the engine's thread treats requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WorkerOptions {
     pub(crate) queue_timeout: Option<Duration>,
     /// The pace that prompts should leave to streams.
     pub(crate) target_itl: Option<Duration>,
+    pub(crate) tracer: Option<Tracer>,
 }
 
 /// Moves the engine to a thread of its own.

@@ -107,7 +107,7 @@ impl<B: Backend> Worker<B> {
             n_prompt: job.prompt.len() as u32,
             n_cached: 0,
             n_generated: 0,
-            max_tokens: job.params.max_tokens,
+            params: Arc::clone(&job.params),
         };
         let request = Request {
             prompt: job.prompt,
@@ -275,6 +275,9 @@ impl<B: Backend> Worker<B> {
     fn report(&self, live: &Live, reason: &FinishReason, now: Instant) {
         let finished = live.finished(reason, now);
         self.metrics.finished(&finished);
+        if let Some(tracer) = &self.options.tracer {
+            tracer.ended(&live.label.request_id, live.label.trace, &live.params, &finished);
+        }
         log(live, reason, &finished);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, value_parser};
 use paceline_engine::Pooling;
+use paceline_server::client::Origin;
 use paceline_server::{KeyRule, ServerOptions};
 
 use super::{EngineArgs, LogFormat, UsageError};
@@ -84,6 +85,11 @@ pub(crate) struct ServeArgs {
           value_parser = value_parser!(u32).range(1..=1 << 20))]
     max_connections: u32,
 
+    /// Send a span for each prompt to this OpenTelemetry collector (OTLP, JSON over http); to
+    /// /v1/traces there, unless it has a path
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    otlp_traces_endpoint: Option<String>,
+
     /// How log lines look
     #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
     pub(crate) log_format: LogFormat,
@@ -125,8 +131,17 @@ impl ServeArgs {
             max_prompts: self.max_prompts,
             max_connections: self.max_connections as usize,
             keys: self.keys()?,
+            traces: self.traces()?,
             ..ServerOptions::default()
         })
+    }
+
+    fn traces(&self) -> Result<Option<Origin>> {
+        let Some(url) = &self.otlp_traces_endpoint else {
+            return Ok(None);
+        };
+        let origin = Origin::parse(url);
+        Ok(Some(origin.map_err(|error| UsageError(format!("--otlp-traces-endpoint: {error}")))?))
     }
 
     fn keys(&self) -> Result<Vec<KeyRule>> {

@@ -3,6 +3,7 @@
 use paceline_cpu::Isa;
 use paceline_cpu::quant::{TensorType, dequantize_row};
 use paceline_engine::{FinishReason, Pooling, SamplingParams};
+use paceline_model::tensor::Role;
 
 use crate::harness::{Job, Output, Setup, alone, tiny, together, turn};
 use crate::invariance::{assert_same, check, instruction_sets, jobs};
@@ -67,14 +68,13 @@ fn the_head_makes_the_same_logits_of_them() {
     let next = Job { prompt: prompt.to_vec(), params };
     let outputs = alone(&weights, Setup::plain(), &[pooled(&prompt, Pooling::Last), next]);
     let hidden = values(&outputs[0]);
-    let head = weights.embedding();
-    let row_bytes = head.data.len() / head.rows;
+    let head = weights.checkpoint().tensor(Role::TokenEmbed).unwrap();
     let logit = |row: &[u8]| {
         let mut weights = vec![0.0; hidden.len()];
         dequantize_row(head.ty, row, &mut weights);
         weights.iter().zip(&hidden).map(|(w, x)| f64::from(w * x)).sum::<f64>()
     };
-    let logits: Vec<f64> = head.data.chunks(row_bytes).map(logit).collect();
+    let logits: Vec<f64> = (0..head.rows).map(|row| logit(head.row(row))).collect();
     let normaliser = logits.iter().map(|x| x.exp()).sum::<f64>().ln();
     let (_, _, top) = &outputs[1].logprobs[0];
     assert_eq!(top.len(), 5);
