@@ -119,11 +119,16 @@ impl Client {
     }
 
     async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response, ClientError> {
-        while let Some(sender) = self.inner.take_idle() {
+        while let Some(mut sender) = self.inner.take_idle() {
+            // Its last response may have been read before the connection's own task saw its end.
+            if sender.ready().await.is_err() {
+                continue;
+            }
             let request = self.inner.request(&method, path, body.clone())?;
             match self.inner.exchange(sender, request).await {
-                // The server closed the connection before it saw the request.
-                Err(ClientError::Broken(error)) if error.is_canceled() || error.is_closed() => {}
+                // A server may close a kept connection at any time, even as a request is sent;
+                // what is sent here does no harm twice.
+                Err(ClientError::Broken(_)) => {}
                 other => return other,
             }
         }
@@ -136,7 +141,7 @@ impl Client {
 impl Inner {
     fn take_idle(&self) -> Option<Sender> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| idle.pop()).find(|sender| sender.is_ready())
+        std::iter::from_fn(|| idle.pop()).find(|sender| !sender.is_closed())
     }
 
     async fn connect(&self) -> Result<Sender, ClientError> {
@@ -220,7 +225,49 @@ impl Response {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
+
+    /// Answers on each connection so often, and closes it; returns how many connections came.
+    fn serve(listener: std::net::TcpListener, n_answers: usize) -> usize {
+        let mut n_left: usize = 6;
+        let mut n_connections = 0;
+        while n_left > 0 {
+            let (mut socket, _) = listener.accept().unwrap();
+            n_connections += 1;
+            for _ in 0..n_answers.min(n_left) {
+                let (mut seen, mut byte) = (Vec::new(), [0]);
+                while !seen.ends_with(b"\r\n\r\n") {
+                    socket.read_exact(&mut byte).unwrap();
+                    seen.push(byte[0]);
+                }
+                assert!(seen.starts_with(b"GET /a/b HTTP/1.1\r\n"));
+                socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+                n_left -= 1;
+            }
+        }
+        n_connections
+    }
+
+    #[test]
+    fn connections_are_kept_and_replaced_when_they_close() {
+        for (n_answers, n_connections) in [(6, 1), (2, 3)] {
+            let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let url = format!("http://{}/a", listener.local_addr().unwrap());
+            let server = std::thread::spawn(move || serve(listener, n_answers));
+            let client = Client::new(Origin::parse(&url).unwrap(), HeaderMap::new());
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                for _ in 0..6 {
+                    let response = client.get("/b").await.unwrap();
+                    assert_eq!(response.status(), 200);
+                    assert_eq!(response.bytes(2).await.unwrap(), "ok");
+                }
+            });
+            assert_eq!(server.join().unwrap(), n_connections);
+        }
+    }
 
     #[test]
     fn addresses_are_read_and_wrong_ones_named() {
