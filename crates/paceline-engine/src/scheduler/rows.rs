@@ -13,7 +13,8 @@ use crate::sequence::{RequestState, SeqSlot, Sequence, set_bits};
 pub(super) struct Planned {
     pub(super) slot: SeqSlot,
     pub(super) n_rows: usize,
-    /// Its sample rows: first the scores (or hidden states), then one per index that chooses a token.
+    /// Its sample rows: first the scores (or hidden states), then one per index that chooses a
+    /// token.
     pub(super) samples: Range<usize>,
     pub(super) n_scores: usize,
     /// The indices that choose a token.

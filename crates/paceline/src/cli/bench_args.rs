@@ -19,8 +19,9 @@ const BENCH_EXAMPLES: &str = r#"Examples:
   paceline bench kernels --types q4_0             each op against its ceiling
   paceline bench serve --concurrency 1,8,32       load on a server
 
-Every measurement but the last takes turns with the others, round by round, because machines drift; medians are
-shown. Answers are compared as well: a batch that changed one would end the run with an error."#;
+Every measurement but the last takes turns with the others, round by round, because machines
+drift; medians are shown. Answers are compared as well: a batch that changed one would end the run
+with an error."#;
 
 const THROUGHPUT_EXAMPLES: &str = r#"Examples:
   paceline bench throughput
