@@ -28,7 +28,8 @@ pub use config::{Batching, ConfigError, EngineConfig, OutputRatio};
 pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};
 pub use request::{
-    Event, EventKind, FinishReason, Priority, Request, SamplingParams, TokenLogprob, TokenMask,
+    Event, EventKind, FinishReason, Pooling, Priority, Request, SamplingParams, TokenLogprob,
+    TokenMask,
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
 pub use scheduler::{

@@ -12,6 +12,7 @@ use crate::keys::Keys;
 use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
 use crate::options::ServerOptions;
+use crate::traces::Traces;
 
 /// Each costs a few snapshots a second; the engine's thread makes them once for all.
 const MAX_WATCHERS: usize = 16;
@@ -22,6 +23,7 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) keys: Keys,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) traces: Option<Traces>,
     queue: Arc<Queue>,
     ready: OnceLock<Arc<Ready>>,
     is_draining: watch::Sender<bool>,
@@ -48,9 +50,12 @@ impl App {
             max_requests: options.max_queued_requests.max(1),
             max_tokens: options.max_queued_tokens,
         });
+        let metrics = Arc::default();
+        let traces = options.traces.as_ref().map(|collector| Traces::new(collector, &metrics));
         Arc::new(App {
             keys: Keys::new(&options.keys),
-            metrics: Arc::default(),
+            metrics,
+            traces,
             queue,
             ready: OnceLock::new(),
             is_draining: watch::Sender::new(false),
@@ -68,7 +73,8 @@ impl App {
     ) -> std::io::Result<bool> {
         let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
         let ServerOptions { queue_timeout, target_itl, .. } = self.options;
-        let options = WorkerOptions { queue_timeout, target_itl };
+        let tracer = self.traces.as_ref().map(|traces| traces.tracer(model.name()));
+        let options = WorkerOptions { queue_timeout, target_itl, tracer };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
         Ok(self.ready.set(Arc::new(Ready { model, engine })).is_ok())

@@ -179,7 +179,7 @@ fn read_sampling(
 }
 
 /// A name; or a number as vLLM has them, lower first.
-fn read_priority(fields: &mut Fields<'_>) -> Result<Option<Priority>, ApiError> {
+pub(crate) fn read_priority(fields: &mut Fields<'_>) -> Result<Option<Priority>, ApiError> {
     const NAME: &str = "priority";
     let Some((shape, raw)) = fields.take_raw(NAME) else {
         return Ok(None);

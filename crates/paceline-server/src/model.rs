@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use paceline_engine::{BackendLimits, SamplingParams, Token, check_request};
+use paceline_engine::{BackendLimits, Pooling, SamplingParams, Token, check_request};
 use paceline_model::template::{ChatInput, ChatTemplate, Message};
 use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
 use tokio::task::block_in_place;
@@ -17,6 +17,15 @@ pub struct ServedModel {
     pub names: Vec<String>,
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
+    pub embedding: Embedding,
+}
+
+/// What `/v1/embeddings` makes of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Embedding {
+    pub pooling: Pooling,
+    /// Values of a vector: the width of the model's hidden state.
+    pub n_dims: usize,
 }
 
 /// A served model with what its engine can hold.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::client::Origin;
 use crate::keys::KeyRule;
 
 /// Settings of a server. The defaults suit one machine behind no proxy.
@@ -34,6 +35,8 @@ pub struct ServerOptions {
     pub max_prompts: usize,
     /// Who may use the server; empty lets everybody.
     pub keys: Vec<KeyRule>,
+    /// Where spans of requests are sent: an OTLP collector that takes JSON over HTTP.
+    pub traces: Option<Origin>,
     /// Threads that speak HTTP.
     pub n_threads: usize,
 }
@@ -54,6 +57,7 @@ impl Default for ServerOptions {
             max_connections: 4096,
             max_prompts: 1024,
             keys: Vec::new(),
+            traces: None,
             n_threads: 2,
         }
     }

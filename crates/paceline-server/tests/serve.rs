@@ -3,6 +3,8 @@
 
 #[path = "serve/client.rs"]
 mod client;
+#[path = "serve/embeddings.rs"]
+mod embeddings;
 #[path = "serve/fields.rs"]
 mod fields;
 #[path = "serve/fuzz.rs"]
@@ -17,5 +19,7 @@ mod load;
 mod routes;
 #[path = "serve/steps.rs"]
 mod steps;
+#[path = "serve/traces.rs"]
+mod traces;
 #[path = "serve/watch.rs"]
 mod watch;

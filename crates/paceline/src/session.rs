@@ -183,7 +183,8 @@ impl<'a> Session<'a> {
             finish: None,
         };
         match kind {
-            EventKind::Started { .. } => return None,
+            // A generation is text; a pooled state has no place in one.
+            EventKind::Started { .. } | EventKind::Pooled(_) => return None,
             EventKind::PromptLogprob(logprob) => piece.prompt_logprob = Some(Box::new(logprob)),
             EventKind::Token { token, logprob } => {
                 piece.token = Some(token);

@@ -5,6 +5,8 @@ mod cli {
     mod batch;
     pub(crate) mod bench;
     #[cfg(feature = "serve")]
+    mod bench_serve;
+    #[cfg(feature = "serve")]
     mod load;
     mod other;
     mod run;

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use super::rows::Planned;
-use crate::backend::{BackendError, Sampled};
+use crate::backend::{BackendError, SampleFailure, Sampled};
 use crate::blocks::{BlockPool, Content, Registered};
 use crate::request::{Event, EventKind, FinishReason, TokenLogprob};
 use crate::sequence::{RequestSlot, SeqSlot, Sequence, set_bits};
@@ -69,6 +69,9 @@ impl Scheduler {
         let request = self.seqs[slot].request;
         if let Some(failure) = scores.iter().find_map(|score| score.failure) {
             return self.finish_request(request, &FinishReason::Failed(failure));
+        }
+        if self.requests[request].params.pooling.is_some() {
+            return self.pool_rows(slot, scores);
         }
         self.report_scores(slot, scores);
         if planned.choosing == 0 {
@@ -139,6 +142,30 @@ impl Scheduler {
             let kind = EventKind::PromptLogprob(token_logprob(score));
             self.events.push(Event { request: request.id, index: 0, kind });
         }
+    }
+
+    /// Adds hidden states to the sum; with the last row of the prompt, the request is done.
+    fn pool_rows(&mut self, slot: SeqSlot, rows: &[Sampled]) {
+        let seq = &mut self.seqs[slot];
+        let is_right = |row: &Sampled| {
+            !row.hidden.is_empty()
+                && (seq.pooled.is_empty() || seq.pooled.len() == row.hidden.len())
+        };
+        if !rows.iter().all(is_right) {
+            return self.fault(slot, "the backend gave a hidden state of the wrong size");
+        }
+        rows.iter().for_each(|row| seq.pool(&row.hidden));
+        if seq.gap() > 0 {
+            return;
+        }
+        let (request, pooled) = (seq.request, seq.pooled_mean());
+        if !pooled.iter().all(|value| value.is_finite()) {
+            let failure = FinishReason::Failed(SampleFailure::NotFinite);
+            return self.finish_request(request, &failure);
+        }
+        let kind = EventKind::Pooled(pooled);
+        self.events.push(Event { request: self.requests[request].id, index: 0, kind });
+        self.finish_request(request, &FinishReason::Stop);
     }
 
     /// The prompt is computed: each live index becomes a sequence of its own, sharing its blocks.

@@ -318,6 +318,7 @@ struct Answer {
     was_started: bool,
     prompt_logprobs: Vec<TokenLogprob>,
     tokens: Vec<(Token, Option<TokenLogprob>)>,
+    pooled: Option<Vec<f32>>,
     finish: Option<FinishReason>,
 }
 
@@ -340,6 +341,8 @@ impl Answer {
             EventKind::Token { token, logprob } => {
                 self.tokens.push((*token, logprob.as_deref().cloned()));
             }
+            EventKind::Pooled(_) if self.pooled.is_some() => return Err("twice".to_owned()),
+            EventKind::Pooled(pooled) => self.pooled = Some(pooled.clone()),
             EventKind::Finished(reason) => self.finish = Some(reason.clone()),
         }
         Ok(())
@@ -349,6 +352,7 @@ impl Answer {
         self.begins(expected)?;
         // A failed prompt row fails its step: scores of the same step are not reported.
         let is_whole = self.tokens.len() == expected.tokens.len()
+            && self.pooled == expected.pooled
             && (self.prompt_logprobs.len() == expected.prompt_logprobs.len()
                 || matches!(expected.finish, FinishReason::Failed(_)));
         if is_whole && self.finish.as_ref() == Some(&expected.finish) {
@@ -360,6 +364,7 @@ impl Answer {
     fn begins(&self, expected: &Reference) -> Result<(), String> {
         if expected.tokens.starts_with(&self.tokens)
             && expected.prompt_logprobs.starts_with(&self.prompt_logprobs)
+            && (self.pooled.is_none() || self.pooled == expected.pooled)
         {
             return Ok(());
         }

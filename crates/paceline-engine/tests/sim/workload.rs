@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use paceline_engine::fake::FakeFailures;
 use paceline_engine::{
-    BackendLimits, Batching, EngineConfig, OutputRatio, Priority, Request, SamplingParams,
+    BackendLimits, Batching, EngineConfig, OutputRatio, Pooling, Priority, Request, SamplingParams,
 };
 
 /// A small generator of the tests' own.
@@ -179,6 +179,8 @@ fn random_request(
 fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) -> SamplingParams {
     let n = if r.one_in(3) { r.range(1, u64::from(config.max_num_seqs).min(5)) as u32 } else { 1 };
     let max_tokens = r.range(1, u64::from(limits.max_model_len)) as u32;
+    let pooling = r.one_in(8).then(|| r.pick(&[Pooling::Last, Pooling::Mean]));
+    let n = if pooling.is_some() { 1 } else { n };
     let last_token = u64::from(limits.n_vocab) - 1;
     SamplingParams {
         n,
@@ -202,6 +204,7 @@ fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) 
         seed: r.range(0, 1_000_000),
         logprobs: if r.one_in(4) { Some(r.range(0, 3) as u32) } else { None },
         prompt_logprobs: if r.one_in(5) { Some(r.range(0, 3) as u32) } else { None },
+        pooling,
     }
 }
 

@@ -270,7 +270,7 @@ fn shown(seq: &RunningSequence<'_>, live: &HashMap<RequestId, Live>) -> Sequence
         n_prompt: seq.n_prompt,
         n_computed: seq.n_computed,
         n_generated: seq.n_generated,
-        max_tokens: live.map_or(0, |live| live.max_tokens),
+        max_tokens: live.map_or(0, |live| live.params.max_tokens),
         n_blocks: seq.blocks.len() as u32,
         owner: live.map(|live| Owner {
             tenant: live.tenant,

@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::traces::{TraceContext, Tracer};
 
 use board::Board;
 pub(crate) use board::{Cell, PERIOD, Quantiles, SequenceShown, Snapshot, Stage, StepShown};
@@ -66,6 +67,8 @@ pub(crate) enum News {
         token: Token,
         logprob: Option<Box<TokenLogprob>>,
     },
+    /// A prompt's pooled hidden state.
+    Pooled(Vec<f32>),
     Finished {
         index: u32,
         reason: FinishReason,
@@ -131,11 +134,13 @@ enum Command {
     Look,
 }
 
-/// What the log calls a request.
+/// What the log and traces call a request.
 #[derive(Debug, Default)]
 pub(crate) struct Label {
     pub(crate) request_id: String,
     pub(crate) key_name: String,
+    /// The caller's trace.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// The async side's end.
@@ -148,11 +153,12 @@ pub(crate) struct EngineHandle {
 }
 
 /// How the engine's thread treats requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WorkerOptions {
     pub(crate) queue_timeout: Option<Duration>,
     /// The pace that prompts should leave to streams.
     pub(crate) target_itl: Option<Duration>,
+    pub(crate) tracer: Option<Tracer>,
 }
 
 /// Moves the engine to a thread of its own.

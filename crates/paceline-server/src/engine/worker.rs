@@ -119,7 +119,7 @@ impl<B: Backend> Worker<B> {
             n_prompt: job.prompt.len() as u32,
             n_cached: 0,
             n_generated: 0,
-            max_tokens: job.params.max_tokens,
+            params: Arc::clone(&job.params),
         };
         let request = Request {
             prompt: job.prompt,
@@ -280,6 +280,7 @@ impl<B: Backend> Worker<B> {
                 }
                 live.tell(News::Token { index, token, logprob });
             }
+            EventKind::Pooled(vector) => _ = live.tell(News::Pooled(vector)),
             EventKind::Finished(reason) => {
                 live.n_running = live.n_running.saturating_sub(1);
                 let is_last = live.n_running == 0;
@@ -294,6 +295,9 @@ impl<B: Backend> Worker<B> {
     fn report(&self, live: &Live, reason: &FinishReason, now: Instant) {
         let finished = live.finished(reason, now);
         self.metrics.finished(&finished);
+        if let Some(tracer) = &self.options.tracer {
+            tracer.ended(&live.label.request_id, live.label.trace, &live.params, &finished);
+        }
         log(live, reason, &finished);
     }
 }

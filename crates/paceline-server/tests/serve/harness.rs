@@ -6,12 +6,14 @@ use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 
 use paceline_engine::fake::{FakeBackend, FakeFailures, FakeModel};
-use paceline_engine::{Backend, BackendError, BackendLimits, Batch, Engine, EngineConfig, Sampled};
+use paceline_engine::{
+    Backend, BackendError, BackendLimits, Batch, Engine, EngineConfig, Pooling, Sampled,
+};
 use paceline_model::gguf::Gguf;
 use paceline_model::synth::{SynthSpec, gguf_bytes};
 use paceline_model::template::ChatTemplate;
 use paceline_model::tokenizer::Tokenizer;
-use paceline_server::{ServedModel, Server, ServerHandle, ServerOptions};
+use paceline_server::{Embedding, ServedModel, Server, ServerHandle, ServerOptions};
 use serde_json::Value;
 
 use crate::client::{Exchange, Response, get_bytes, post_bytes};
@@ -68,6 +70,7 @@ pub(crate) struct Setup {
     pub(crate) engine: EngineConfig,
     pub(crate) is_gated: bool,
     pub(crate) failures: FakeFailures,
+    pub(crate) pooling: Pooling,
 }
 
 /// A running server; ends with the test.
@@ -106,7 +109,13 @@ impl TestServer {
         let engine = Engine::new(backend, setup.engine).unwrap();
         let template = ChatTemplate::of_tokenizer(&TOKENIZER).unwrap();
         let names = vec![MODEL.to_owned(), "alias".to_owned()];
-        let served = ServedModel { names, tokenizer: Arc::clone(&TOKENIZER), template };
+        let served = ServedModel {
+            names,
+            tokenizer: Arc::clone(&TOKENIZER),
+            template,
+            // What the fake model has.
+            embedding: Embedding { pooling: setup.pooling, n_dims: 4 },
+        };
         assert!(self.handle.serve(engine, served).unwrap());
         self
     }
