@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::blocks::BlockHash;
+use crate::constraint::Guide;
 use crate::ids::{BlockId, RequestId, Token};
 use crate::request::{Priority, SamplingParams};
 use crate::scheduler::LaneSlot;
@@ -63,6 +64,8 @@ pub(crate) struct Sequence {
     pub(crate) n_preemptions: u32,
     /// Has run before.
     pub(crate) was_admitted: bool,
+    /// What its next tokens must keep to; has taken every token generated so far.
+    pub(crate) guide: Option<Guide>,
 }
 
 impl Sequence {
@@ -83,6 +86,7 @@ impl Sequence {
             n_scored: 0,
             n_preemptions: 0,
             was_admitted: false,
+            guide: None,
         }
     }
 
@@ -95,6 +99,7 @@ impl Sequence {
             blocks: Vec::with_capacity(self.blocks.capacity()),
             hashes: Vec::with_capacity(self.hashes.capacity()),
             n_preemptions: 0,
+            guide: self.guide.clone(),
             ..*self
         };
         sibling.tokens.extend_from_slice(&self.tokens);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::backend::{SampleFailure, Sampled};
 use crate::batch::{SampleRow, SampleTask};
+use crate::constraint::{Guide, Progress};
 use crate::ids::Token;
-use crate::request::{FinishReason, SamplingParams, TokenLogprob};
+use crate::request::{FinishReason, Request, SamplingParams, TokenLogprob};
 use crate::sampler::{RowOps, Sampler, derive_seed};
 
 /// A model whose logits are a hash of the history.
@@ -54,11 +55,11 @@ impl FakeModel {
     /// Runs one sequence of a request the plain way, without any engine.
     pub fn reference(
         &self,
-        prompt: &[Token],
-        params: &Arc<SamplingParams>,
+        request: &Request,
         index: u32,
         max_model_len: usize,
     ) -> Reference {
+        let Request { prompt, params, constraint, .. } = request;
         let mut run = Run {
             model: self,
             params,
@@ -67,6 +68,7 @@ impl FakeModel {
             logits: Vec::new(),
             history: Vec::new(),
             n_prompt: prompt.len(),
+            guide: constraint.clone().map(Guide::new),
         };
         let mut reference = Reference {
             prompt_logprobs: Vec::new(),
@@ -89,6 +91,7 @@ struct Run<'a> {
     logits: Vec<f32>,
     history: Vec<Token>,
     n_prompt: usize,
+    guide: Option<Guide>,
 }
 
 impl Run<'_> {
@@ -124,7 +127,9 @@ impl Run<'_> {
             let logprob = self.params.logprobs.map(|_| logprob_of(result));
             tokens.push((token, logprob));
             self.history.push(token);
-            if !self.params.ignore_eos && self.params.stop_tokens.contains(&token) {
+            let progress = self.guide.as_mut().map(|guide| guide.accept(token));
+            let is_end = !self.params.ignore_eos && self.params.stop_tokens.contains(&token);
+            if is_end || progress == Some(Progress::Complete) {
                 return FinishReason::Stop;
             }
             if tokens.len() >= self.params.max_tokens as usize
@@ -147,7 +152,10 @@ impl Run<'_> {
             history: 0..self.history.len() as u32,
             n_prompt: self.n_prompt as u32,
             n_generated: self.history.len().saturating_sub(self.n_prompt) as u32,
-            mask: None,
+            mask: match task {
+                SampleTask::Next => self.guide.as_mut().map(Guide::mask),
+                SampleTask::Score(_) => None,
+            },
         };
         let mut result = Sampled::default();
         let ops = RowOps::scalar();
