@@ -13,23 +13,29 @@ mod vocabulary;
 
 use std::sync::Mutex;
 
-use llguidance::api::{GrammarInit, ParserLimits};
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use paceline_engine::Constraint;
 use paceline_model::tokenizer::Tokenizer;
 
 use guide::Guide;
-pub use source::{MAX_SOURCE_BYTES, Source};
+pub use source::Source;
+
+/// Compiling recurses, at worst once for every few bytes of the source. Of a stack that is not
+/// used nothing is ever allocated.
+const STACK_BYTES: usize = 512 << 20;
 
 /// Errors are shown to those who sent the grammar; a long one is cut.
 const MAX_ERROR_CHARS: usize = 600;
 
+const PANICKED: &str = "it cannot be compiled";
+
 /// Why there is no grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
-    #[error("it has {len} bytes; at most {MAX_SOURCE_BYTES} are taken")]
-    TooLarge { len: usize },
+    #[error("{what} has {len} bytes; at most {max} are taken")]
+    TooLarge { what: &'static str, len: usize, max: usize },
     #[error("{0}")]
     Invalid(String),
     #[error("the model's vocabulary cannot be used with grammars: {0}")]
@@ -66,23 +72,28 @@ impl Compiler {
     /// memory are bounded; a large grammar takes up to some hundred milliseconds.
     pub fn compile(&self, source: &Source) -> Result<Grammar, GrammarError> {
         let grammar = source.to_grammar()?;
-        let compile = || {
-            let init = GrammarInit::Serialized(grammar);
-            let mut matcher = Matcher::new(self.factory.create_parser_from_init(init, 0, 0));
-            match matcher.get_error() {
-                Some(error) => Err(error),
-                None => {
-                    matcher.compute_mask_or_eos().map_err(|error| error.to_string()).map(|_| matcher)
-                }
-            }
-        };
-        // What a stranger's grammar trips over must not end the process.
-        let compiled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(compile));
-        match compiled {
-            Ok(Ok(matcher)) => Ok(Grammar { fresh: Mutex::new(matcher) }),
-            Ok(Err(error)) => Err(GrammarError::Invalid(shown(&error))),
-            Err(_) => Err(GrammarError::Invalid("it cannot be compiled".to_owned())),
+        let compile = || self.matcher(grammar);
+        // What a stranger's grammar trips over must not end the process: a stack of its own, and
+        // a thread that may panic.
+        let outcome = std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("grammar".to_owned());
+            let worker = builder.stack_size(STACK_BYTES).spawn_scoped(scope, compile);
+            worker.map_err(|error| error.to_string())?.join().map_err(|_| PANICKED.to_owned())?
+        });
+        match outcome {
+            Ok(matcher) => Ok(Grammar { fresh: Mutex::new(matcher) }),
+            Err(error) => Err(GrammarError::Invalid(shown(&error))),
         }
+    }
+
+    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, String> {
+        let init = GrammarInit::Serialized(grammar);
+        let mut matcher = Matcher::new(self.factory.create_parser_from_init(init, 0, 0));
+        if let Some(error) = matcher.get_error() {
+            return Err(error);
+        }
+        matcher.compute_mask_or_eos().map_err(|error| error.to_string())?;
+        Ok(matcher)
     }
 }
 
@@ -115,8 +126,11 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// The first part of an error, without the traces that a panic leaves.
+/// The first part of an error, without the marks and traces that follow it.
 fn shown(error: &str) -> String {
-    let error = error.split("\n<backtrace>").next().unwrap_or(error).trim();
+    let error = error.split("\n<").next().unwrap_or(error).trim();
+    if error.starts_with("NoExtension") {
+        return "no text can fulfil it".to_owned();
+    }
     error.chars().take(MAX_ERROR_CHARS).collect()
 }

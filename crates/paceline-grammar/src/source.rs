@@ -5,8 +5,15 @@ use serde_json::{Map, Value, json};
 
 use crate::GrammarError;
 
-/// The longest source that is taken; the largest schemas in use have about a tenth of it.
-pub const MAX_SOURCE_BYTES: usize = 256 << 10;
+/// Schemas in use have some kilobytes, a few some tens of them.
+const MAX_SCHEMA_BYTES: usize = 64 << 10;
+/// The memory for masks grows with the square of what can be left out, as in `a?a?a?...`.
+const MAX_REGEX_BYTES: usize = 4 << 10;
+const MAX_LARK_BYTES: usize = 16 << 10;
+const MAX_CHOICE_BYTES: usize = 64 << 10;
+
+/// The greatest step between numbers.
+const MAX_STEP: f64 = 1e6;
 
 /// White space between JSON's parts. Small models love to go on with it for ever.
 const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
@@ -25,41 +32,73 @@ pub enum Source {
     Choice(Vec<String>),
     /// A text of a grammar in Lark's form, from its rule `start`.
     Lark(String),
+    /// The same, but written by ourselves around [schemas](Source::embedded_schema).
+    Composed(String),
 }
 
 impl Source {
-    /// Bytes that were sent.
-    fn len(&self) -> usize {
-        match self {
-            Self::JsonObject => 0,
-            Self::JsonSchema { schema: text, .. } | Self::Regex(text) | Self::Lark(text) => {
-                text.len()
-            }
-            Self::Choice(texts) => texts.iter().map(|text| text.len() + 1).sum(),
-        }
+    fn check_len(&self) -> Result<(), GrammarError> {
+        let of_choices = |texts: &[String]| texts.iter().map(|text| text.len() + 1).sum();
+        let (what, len, max) = match self {
+            Self::JsonObject => return Ok(()),
+            Self::JsonSchema { schema, .. } => ("the schema", schema.len(), MAX_SCHEMA_BYTES),
+            Self::Regex(regex) => ("the regular expression", regex.len(), MAX_REGEX_BYTES),
+            Self::Choice(texts) => ("the list", of_choices(texts), MAX_CHOICE_BYTES),
+            Self::Lark(grammar) => ("the grammar", grammar.len(), MAX_LARK_BYTES),
+            Self::Composed(grammar) => ("all together", grammar.len(), MAX_SCHEMA_BYTES),
+        };
+        too_large(what, len, max)
     }
 
     pub(crate) fn to_grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
-        if self.len() > MAX_SOURCE_BYTES {
-            return Err(GrammarError::TooLarge { len: self.len() });
-        }
+        self.check_len()?;
         Ok(match self {
-            Self::JsonObject => {
-                TopLevelGrammar::from_json_schema(with_options(object(), false))
-            }
+            Self::JsonObject => TopLevelGrammar::from_json_schema(with_options(object(), false)),
             Self::JsonSchema { schema, is_strict } => {
                 TopLevelGrammar::from_json_schema(with_options(parse_schema(schema)?, *is_strict))
             }
             Self::Regex(regex) => TopLevelGrammar::from_regex(without_anchors(regex)),
             Self::Choice(choices) => TopLevelGrammar::from_lark(choice(choices)?),
-            Self::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+            Self::Lark(grammar) | Self::Composed(grammar) => {
+                TopLevelGrammar::from_lark(grammar.clone())
+            }
         })
     }
 
     /// A JSON schema as part of a Lark grammar: what follows `%json`.
-    pub fn embedded_schema(schema: Map<String, Value>, is_strict: bool) -> String {
-        Value::Object(with_options(schema, is_strict)).to_string()
+    pub fn embedded_schema(
+        schema: Map<String, Value>,
+        is_strict: bool,
+    ) -> Result<String, GrammarError> {
+        check_fields(&schema)?;
+        Ok(Value::Object(with_options(schema, is_strict)).to_string())
     }
+}
+
+fn too_large(what: &'static str, len: usize, max: usize) -> Result<(), GrammarError> {
+    if len <= max { Ok(()) } else { Err(GrammarError::TooLarge { what, len, max }) }
+}
+
+/// Looks at every string, for any may be a pattern, and at every `multipleOf`, whose remainders
+/// are states. A schema that was parsed is not deep.
+fn check_schema(value: &Value) -> Result<(), GrammarError> {
+    match value {
+        Value::String(text) => too_large("a text in the schema", text.len(), MAX_REGEX_BYTES),
+        Value::Array(values) => values.iter().try_for_each(check_schema),
+        Value::Object(fields) => check_fields(fields),
+        _ => Ok(()),
+    }
+}
+
+fn check_fields(fields: &Map<String, Value>) -> Result<(), GrammarError> {
+    fields.iter().try_for_each(|(name, value)| {
+        too_large("a name in the schema", name.len(), MAX_REGEX_BYTES)?;
+        if name == "multipleOf" && value.as_f64().is_some_and(|step| step.abs() > MAX_STEP) {
+            let message = format!("multipleOf is {value}; it may be at most {MAX_STEP}");
+            return Err(GrammarError::Invalid(message));
+        }
+        check_schema(value)
+    })
 }
 
 fn object() -> Map<String, Value> {
@@ -68,7 +107,10 @@ fn object() -> Map<String, Value> {
 
 fn parse_schema(text: &str) -> Result<Map<String, Value>, GrammarError> {
     match serde_json::from_str(text) {
-        Ok(Value::Object(schema)) => Ok(schema),
+        Ok(Value::Object(schema)) => {
+            check_fields(&schema)?;
+            Ok(schema)
+        }
         Ok(_) => Err(GrammarError::Invalid("a schema must be a JSON object".to_owned())),
         Err(error) => Err(GrammarError::Invalid(format!("the schema is no JSON: {error}"))),
     }

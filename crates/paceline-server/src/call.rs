@@ -72,7 +72,15 @@ impl Call {
         let share = visit.caller.enter(n_prompts, n_tokens)?;
         let (tenant, highest) = (visit.caller.tenant, visit.caller.highest_priority);
         let timeout = app.options.request_timeout;
-        let jobs = works.into_iter().map(|work| work.into_job(tenant, highest, timeout)).collect();
+        let mut jobs = Vec::with_capacity(works.len());
+        for mut work in works {
+            let format = work.format.take();
+            let mut job = work.into_job(tenant, highest, timeout);
+            if let Some(format) = format {
+                job.constraint = Some(ready.grammars.constraint(&format).await?);
+            }
+            jobs.push(job);
+        }
         let label = Label { request_id: visit.request_id, key_name: visit.caller.name.clone() };
         let inbox = ready.engine.submit(jobs, visit.arrival, label)?;
         let mut reply = Reply::new(inbox, ready.model.tokenizer(), &texts, share);

@@ -19,6 +19,8 @@ mod collect;
 mod connections;
 mod engine;
 mod error;
+mod format;
+mod grammars;
 mod json;
 mod keys;
 mod messages;
@@ -33,6 +35,7 @@ mod reply;
 mod router;
 mod sse;
 mod tokens;
+mod tools;
 
 use std::io;
 use std::net::SocketAddr;

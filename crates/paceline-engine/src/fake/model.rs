@@ -53,12 +53,7 @@ impl FakeModel {
     }
 
     /// Runs one sequence of a request the plain way, without any engine.
-    pub fn reference(
-        &self,
-        request: &Request,
-        index: u32,
-        max_model_len: usize,
-    ) -> Reference {
+    pub fn reference(&self, request: &Request, index: u32, max_model_len: usize) -> Reference {
         let Request { prompt, params, constraint, .. } = request;
         let mut run = Run {
             model: self,

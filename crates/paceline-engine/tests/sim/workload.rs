@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use paceline_engine::fake::{FakeConstraint, FakeFailures};
 use paceline_engine::{
-    BackendLimits, Batching, Constraint, EngineConfig, OutputRatio, Priority, Request, SamplingParams,
+    BackendLimits, Batching, Constraint, EngineConfig, OutputRatio, Priority, Request,
+    SamplingParams,
 };
 
 /// A small generator of the tests' own.
