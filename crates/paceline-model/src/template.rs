@@ -84,6 +84,7 @@ pub enum TemplateError {
 
 /// A compiled chat template.
 pub struct ChatTemplate {
+    source: String,
     environment: Environment<'static>,
     bos_token: String,
     eos_token: String,
@@ -99,7 +100,8 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, without_generation_tags(source))
             .map_err(|error| syntax_error(&error))?;
-        Ok(Self { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+        let (bos_token, eos_token) = (bos_token.to_owned(), eos_token.to_owned());
+        Ok(Self { source: source.to_owned(), environment, bos_token, eos_token })
     }
 
     /// The template a model's files carry, if they carry one.
@@ -113,6 +115,11 @@ impl ChatTemplate {
         };
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
         Self::new(source, &bos, &eos).map(Some)
+    }
+
+    /// The template's own text.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The prompt for a chat.

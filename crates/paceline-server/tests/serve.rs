@@ -13,3 +13,9 @@ mod hostile;
 mod load;
 #[path = "serve/routes.rs"]
 mod routes;
+#[path = "serve/schemas.rs"]
+mod schemas;
+#[path = "serve/structured.rs"]
+mod structured;
+#[path = "serve/tools.rs"]
+mod tools;

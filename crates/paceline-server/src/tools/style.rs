@@ -38,7 +38,7 @@ pub(super) enum Form {
 impl ToolStyle {
     pub(crate) fn new(tokenizer: &Tokenizer, template: Option<&ChatTemplate>) -> ToolStyle {
         let is_in_template = template.is_some_and(shows_tools);
-        let source = tokenizer.chat_template().unwrap_or_default();
+        let source = template.map(ChatTemplate::source).unwrap_or_default();
         let form = if !is_in_template || source.contains("<tool_call>") {
             Form::Tagged
         } else if source.contains("[TOOL_CALLS]") {

@@ -188,7 +188,7 @@ impl Random {
     }
 }
 
-const FIELDS: [&str; 34] = [
+const FIELDS: [&str; 40] = [
     "model",
     "prompt",
     "prompts",
@@ -222,6 +222,12 @@ const FIELDS: [&str; 34] = [
     "stream_options",
     "response_format",
     "tools",
+    "tool_choice",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "text",
     "include_stop_str_in_output",
 ];
 
