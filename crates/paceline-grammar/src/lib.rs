@@ -2,7 +2,7 @@
 //!
 //! Owns the trie of a model's tokens, the limits under which strangers' grammars are compiled, and
 //! the engine's [`Constraint`] over them. The parsing itself is `llguidance`'s. Refuses to know
-//! HTTP, threads and clocks: compiling blocks, and whoever calls decides where.
+//! HTTP and clocks: compiling blocks, and whoever calls decides where and for how long to wait.
 #![forbid(unsafe_code)]
 
 mod guide;

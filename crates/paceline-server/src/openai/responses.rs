@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use paceline_model::template::Message;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -69,7 +70,8 @@ fn read(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
         let message = "responses are not stored here; send the whole conversation as input";
         return Err(ApiError::invalid("previous_response_id", message));
     }
-    if fields.has("tools") {
+    let tools: Option<Vec<&RawValue>> = fields.take("tools")?;
+    if tools.is_some_and(|tools| !tools.is_empty()) {
         let message = "tools are not supported here; /v1/chat/completions takes them";
         return Err(ApiError::invalid("tools", message));
     }

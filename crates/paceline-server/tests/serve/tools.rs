@@ -214,6 +214,8 @@ fn tools_that_make_no_sense_are_refused() {
         let (status, error) = ask(&server, &extra).error();
         assert_eq!((status, error["param"].as_str()), (400, Some(param)), "{extra}");
     }
+    let response = json!({"input": "a", "max_output_tokens": 3, "tools": tools()});
+    assert_eq!(server.post("/v1/responses", &response).error().1["param"], "tools");
     // A model that may choose is not asked to follow a schema.
     let fine = json!({"tools": function(json!({"name": "f", "parameters": {"type": "nonsense"}})),
                       "max_tokens": 5});
