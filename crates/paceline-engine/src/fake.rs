@@ -5,6 +5,7 @@
 //! block shared or reused too early changes the answer, or is seen as a violation. What a request
 //! must produce can be computed without any engine: [`FakeModel::reference`].
 
+mod constraint;
 mod model;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
 use crate::ids::Token;
 use crate::sampler::{RowOps, Sampler};
 
+pub use constraint::FakeConstraint;
 pub use model::{FakeModel, Reference};
 
 /// Violations kept; one is enough to fail a test.

@@ -9,6 +9,7 @@ pub mod backend;
 pub mod batch;
 pub mod blocks;
 pub mod config;
+pub mod constraint;
 pub mod engine;
 pub mod fake;
 pub mod ids;
@@ -25,6 +26,7 @@ pub use backend::{Backend, BackendError, BackendLimits, SampleFailure, Sampled};
 pub use batch::{Batch, BatchSeq, BlockCopy, SampleRow, SampleTask};
 pub use blocks::BlockUse;
 pub use config::{Batching, ConfigError, EngineConfig, OutputRatio};
+pub use constraint::{Constraint, Progress};
 pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};
 pub use request::{

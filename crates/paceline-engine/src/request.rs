@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::backend::SampleFailure;
+use crate::constraint::Constraint;
 use crate::ids::{RequestId, Token};
 
 /// One generation request. Parameters must have passed [`SamplingParams::validate`].
@@ -15,6 +16,8 @@ pub struct Request {
     pub deadline_ns: Option<u64>,
     /// Whose request it is: tenants share a class's rows fairly, and never share cached blocks.
     pub tenant: u64,
+    /// Rules that the output must keep; each sequence gets a copy.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 /// Served in this order. Inside a class the tenant that has had least is next; inside a tenant,
@@ -131,8 +134,8 @@ pub struct TokenLogprob {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token was generated (it is the last token of the sequence), or all was reported of a
-    /// request that generates nothing.
+    /// A stop token was generated (it is the last token of the sequence), the sequence's
+    /// constraint is complete, or all was reported of a request that generates nothing.
     Stop,
     /// `max_tokens` or the model's context was reached.
     Length,

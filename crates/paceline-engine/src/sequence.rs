@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::blocks::BlockHash;
+use crate::constraint::Guide;
 use crate::ids::{BlockId, RequestId, Token};
 use crate::request::{Priority, SamplingParams};
 use crate::scheduler::LaneSlot;
@@ -65,6 +66,8 @@ pub(crate) struct Sequence {
     pub(crate) n_preemptions: u32,
     /// Has run before.
     pub(crate) was_admitted: bool,
+    /// What its next tokens must keep to; has taken every token generated so far.
+    pub(crate) guide: Option<Guide>,
 }
 
 impl Sequence {
@@ -86,6 +89,7 @@ impl Sequence {
             pooled: Vec::new(),
             n_preemptions: 0,
             was_admitted: false,
+            guide: None,
         }
     }
 
@@ -99,6 +103,7 @@ impl Sequence {
             hashes: Vec::with_capacity(self.hashes.capacity()),
             pooled: Vec::new(),
             n_preemptions: 0,
+            guide: self.guide.clone(),
             ..*self
         };
         sibling.tokens.extend_from_slice(&self.tokens);

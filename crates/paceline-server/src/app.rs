@@ -8,6 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::engine::{self, EngineHandle, Queue, QueueLimits, WorkerOptions};
 use crate::error::ApiError;
+use crate::grammars::Grammars;
 use crate::keys::Keys;
 use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
@@ -38,6 +39,7 @@ pub(crate) struct App {
 pub(crate) struct Ready {
     pub(crate) model: Model,
     pub(crate) engine: EngineHandle,
+    pub(crate) grammars: Grammars,
 }
 
 /// One request being answered; dropping it says that it is done.
@@ -72,12 +74,14 @@ impl App {
         served: ServedModel,
     ) -> std::io::Result<bool> {
         let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
+        let tokenizer = Arc::clone(&model.served.tokenizer);
+        let grammars = Grammars::new(tokenizer, self.options.grammar_timeout);
         let ServerOptions { queue_timeout, target_itl, .. } = self.options;
         let tracer = self.traces.as_ref().map(|traces| traces.tracer(model.name()));
         let options = WorkerOptions { queue_timeout, target_itl, tracer };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
-        Ok(self.ready.set(Arc::new(Ready { model, engine })).is_ok())
+        Ok(self.ready.set(Arc::new(Ready { model, engine, grammars })).is_ok())
     }
 
     /// The model, if requests are taken now.

@@ -72,7 +72,15 @@ impl Call {
         let texts: Vec<_> = works.iter().map(|work| work.text.clone()).collect();
         let (tenant, highest) = (self.visit.caller.tenant, self.visit.caller.highest_priority);
         let timeout = self.app.options.request_timeout;
-        let jobs = works.into_iter().map(|work| work.into_job(tenant, highest, timeout)).collect();
+        let mut jobs = Vec::with_capacity(works.len());
+        for mut work in works {
+            let format = work.format.take();
+            let mut job = work.into_job(tenant, highest, timeout);
+            if let Some(format) = format {
+                job.constraint = Some(self.ready.grammars.constraint(&format).await?);
+            }
+            jobs.push(job);
+        }
         let (inbox, share) = self.submit(jobs)?;
         let mut reply = Reply::new(inbox, self.ready.model.tokenizer(), &texts, share);
         reply.begin().await?;
@@ -100,6 +108,7 @@ impl Call {
                 priority: priority.max(caller.highest_priority),
                 tenant: caller.tenant,
                 timeout: self.app.options.request_timeout,
+                constraint: None,
             })
         };
         let jobs = prompts.into_iter().map(job).collect::<Result<Vec<_>, ApiError>>()?;

@@ -20,6 +20,8 @@ mod collect;
 mod connections;
 mod engine;
 mod error;
+mod format;
+mod grammars;
 mod json;
 mod keys;
 mod messages;
@@ -37,6 +39,7 @@ mod reply;
 mod router;
 mod sse;
 mod tokens;
+mod tools;
 mod traces;
 mod watch;
 

@@ -33,6 +33,8 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Prompts one request may have.
     pub max_prompts: usize,
+    /// How long compiling a grammar may take.
+    pub grammar_timeout: Duration,
     /// Who may use the server; empty lets everybody.
     pub keys: Vec<KeyRule>,
     /// Where spans of requests are sent: an OTLP collector that takes JSON over HTTP.
@@ -56,6 +58,7 @@ impl Default for ServerOptions {
             header_timeout: Duration::from_secs(10),
             max_connections: 4096,
             max_prompts: 1024,
+            grammar_timeout: Duration::from_secs(2),
             keys: Vec::new(),
             traces: None,
             n_threads: 2,

@@ -17,8 +17,14 @@ mod hostile;
 mod load;
 #[path = "serve/routes.rs"]
 mod routes;
+#[path = "serve/schemas.rs"]
+mod schemas;
 #[path = "serve/steps.rs"]
 mod steps;
+#[path = "serve/structured.rs"]
+mod structured;
+#[path = "serve/tools.rs"]
+mod tools;
 #[path = "serve/traces.rs"]
 mod traces;
 #[path = "serve/watch.rs"]

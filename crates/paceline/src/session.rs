@@ -98,6 +98,7 @@ impl<'a> Session<'a> {
             priority: params.priority,
             deadline_ns: params.timeout.map(deadline),
             tenant: params.tenant,
+            constraint: None,
         };
         let id = self.llm.engine.submit(request, now_ns)?;
         let options = DetokenizeOptions { skip_special: !params.show_special, continuation: true };

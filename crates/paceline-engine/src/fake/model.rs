@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::backend::{SampleFailure, Sampled};
 use crate::batch::{SampleRow, SampleTask};
+use crate::constraint::{Guide, Progress};
 use crate::ids::Token;
-use crate::request::{FinishReason, Pooling, SamplingParams, TokenLogprob};
+use crate::request::{FinishReason, Pooling, Request, SamplingParams, TokenLogprob};
 use crate::sampler::{RowOps, Sampler, derive_seed};
 
 /// A model whose logits are a hash of the history.
@@ -90,13 +91,8 @@ impl FakeModel {
     }
 
     /// Runs one sequence of a request the plain way, without any engine.
-    pub fn reference(
-        &self,
-        prompt: &[Token],
-        params: &Arc<SamplingParams>,
-        index: u32,
-        max_model_len: usize,
-    ) -> Reference {
+    pub fn reference(&self, request: &Request, index: u32, max_model_len: usize) -> Reference {
+        let Request { prompt, params, constraint, .. } = request;
         if let Some(pooling) = params.pooling {
             return self.pooled(prompt, pooling);
         }
@@ -108,6 +104,7 @@ impl FakeModel {
             logits: Vec::new(),
             history: Vec::new(),
             n_prompt: prompt.len(),
+            guide: constraint.clone().map(Guide::new),
         };
         let mut reference = Reference {
             prompt_logprobs: Vec::new(),
@@ -131,6 +128,7 @@ struct Run<'a> {
     logits: Vec<f32>,
     history: Vec<Token>,
     n_prompt: usize,
+    guide: Option<Guide>,
 }
 
 impl Run<'_> {
@@ -166,7 +164,9 @@ impl Run<'_> {
             let logprob = self.params.logprobs.map(|_| logprob_of(result));
             tokens.push((token, logprob));
             self.history.push(token);
-            if !self.params.ignore_eos && self.params.stop_tokens.contains(&token) {
+            let progress = self.guide.as_mut().map(|guide| guide.accept(token));
+            let is_end = !self.params.ignore_eos && self.params.stop_tokens.contains(&token);
+            if is_end || progress == Some(Progress::Complete) {
                 return FinishReason::Stop;
             }
             if tokens.len() >= self.params.max_tokens as usize
@@ -189,7 +189,10 @@ impl Run<'_> {
             history: 0..self.history.len() as u32,
             n_prompt: self.n_prompt as u32,
             n_generated: self.history.len().saturating_sub(self.n_prompt) as u32,
-            mask: None,
+            mask: match task {
+                SampleTask::Next => self.guide.as_mut().map(Guide::mask),
+                SampleTask::Score(_) | SampleTask::Hidden => None,
+            },
         };
         let mut result = Sampled::default();
         let ops = RowOps::scalar();

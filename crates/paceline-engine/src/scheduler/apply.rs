@@ -4,6 +4,7 @@ use super::Scheduler;
 use super::rows::Planned;
 use crate::backend::{BackendError, SampleFailure, Sampled};
 use crate::blocks::{BlockPool, Content, Registered};
+use crate::constraint::Progress;
 use crate::request::{Event, EventKind, FinishReason, TokenLogprob};
 use crate::sequence::{RequestSlot, SeqSlot, Sequence, set_bits};
 
@@ -205,7 +206,9 @@ impl Scheduler {
         self.stats.n_generated_tokens += 1;
         let seq = &mut self.seqs[state.slots[index as usize]];
         seq.tokens.push(token);
-        if !params.ignore_eos && params.stop_tokens.contains(&token) {
+        let progress = seq.guide.as_mut().map(|guide| guide.accept(token));
+        let is_end = !params.ignore_eos && params.stop_tokens.contains(&token);
+        if is_end || progress == Some(Progress::Complete) {
             self.finish_index(request, index, FinishReason::Stop);
         } else if seq.tokens.len() >= seq.max_len {
             self.finish_index(request, index, FinishReason::Length);

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::Scheduler;
 use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
+use crate::constraint::Guide;
 use crate::request::Pooling;
 use crate::sampler::derive_seed;
 use crate::sequence::{RequestState, SeqSlot, Sequence, set_bits};
@@ -24,7 +25,7 @@ pub(super) struct Planned {
 impl Scheduler {
     /// Adds the next `n_rows` of a sequence to the batch. Its table must cover them.
     pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize) {
-        let seq = &self.seqs[slot];
+        let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         let batch = &mut self.batch;
         let first_row = batch.n_rows() as u32;
@@ -126,7 +127,7 @@ fn push_hidden(
 }
 
 /// One choice per index, all off the sequence's last row.
-fn push_choices(batch: &mut Batch, seq: &Sequence, request: &RequestState, choosing: u128) {
+fn push_choices(batch: &mut Batch, seq: &mut Sequence, request: &RequestState, choosing: u128) {
     let row = batch.n_rows() as u32 - 1;
     let start = batch.history.len() as u32;
     let mut n_prompt = 0;
@@ -135,6 +136,8 @@ fn push_choices(batch: &mut Batch, seq: &Sequence, request: &RequestState, choos
         n_prompt = seq.n_prompt as u32;
     }
     let history = start..batch.history.len() as u32;
+    // Until they part, all indices are in the same place of their rules.
+    let mask = seq.guide.as_mut().map(Guide::mask);
     for index in set_bits(choosing) {
         batch.samples.push(SampleRow {
             row,
@@ -145,7 +148,7 @@ fn push_choices(batch: &mut Batch, seq: &Sequence, request: &RequestState, choos
             history: history.clone(),
             n_prompt,
             n_generated: seq.n_generated() as u32,
-            mask: None,
+            mask: mask.clone(),
         });
     }
 }

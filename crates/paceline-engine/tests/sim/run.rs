@@ -277,8 +277,7 @@ impl Sim<'_> {
         answer: &Answer,
     ) -> Result<(), String> {
         let max_model_len = self.workload.limits.max_model_len as usize;
-        let Request { prompt, params, .. } = request;
-        let mut expected = self.model.reference(prompt, params, key.1, max_model_len);
+        let mut expected = self.model.reference(request, key.1, max_model_len);
         if key.1 > 0 {
             expected.prompt_logprobs.clear();
         }

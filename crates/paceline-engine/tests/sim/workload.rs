@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use paceline_engine::fake::FakeFailures;
+use paceline_engine::fake::{FakeConstraint, FakeFailures};
 use paceline_engine::{
-    BackendLimits, Batching, EngineConfig, OutputRatio, Pooling, Priority, Request, SamplingParams,
+    BackendLimits, Batching, Constraint, EngineConfig, OutputRatio, Pooling, Priority, Request,
+    SamplingParams,
 };
 
 /// A small generator of the tests' own.
@@ -173,7 +174,13 @@ fn random_request(
         priority: r.pick(&priorities),
         deadline_ns: r.one_in(6).then(|| arrival_ns + r.range(0, 30_000)),
         tenant: r.range(0, 1),
+        constraint: r.one_in(4).then(|| random_constraint(r, limits)),
     }
+}
+
+fn random_constraint(r: &mut Random, limits: &BackendLimits) -> Box<dyn Constraint> {
+    let n_tokens = r.range(1, u64::from(limits.max_model_len)) as u32;
+    Box::new(FakeConstraint::new(limits.n_vocab, n_tokens))
 }
 
 fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) -> SamplingParams {

@@ -21,7 +21,8 @@ use std::sync::mpsc as blocking;
 use std::time::{Duration, Instant};
 
 use paceline_engine::{
-    Backend, Engine, FinishReason, Priority, SamplingParams, SubmitError, Token, TokenLogprob,
+    Backend, Constraint, Engine, FinishReason, Priority, SamplingParams, SubmitError, Token,
+    TokenLogprob,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -37,6 +38,9 @@ use worker::Worker;
 /// More than any request can produce, and far below what a channel may be asked for.
 const MAX_MESSAGES: usize = 1 << 32;
 
+/// Strangers' grammars are walked on the engine's thread. What is not used is not allocated.
+const STACK_BYTES: usize = 64 << 20;
+
 /// What one prompt of an HTTP request asks of the engine.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -46,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) tenant: u64,
     /// How long it may take in all.
     pub(crate) timeout: Option<Duration>,
+    /// What its output must keep to.
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
 }
 
 /// News of one prompt's sequences.
@@ -175,7 +181,8 @@ pub(crate) fn start<B: Backend + Send + 'static>(
     let stage = Arc::new(Stage::default());
     let board = Board::new(Arc::clone(&stage));
     let worker = Worker::new(engine, receiver, metrics, options, Arc::clone(&is_over), board);
-    std::thread::Builder::new().name("engine".to_owned()).spawn(move || worker.run())?;
+    let builder = std::thread::Builder::new().name("engine".to_owned()).stack_size(STACK_BYTES);
+    builder.spawn(move || worker.run())?;
     Ok(EngineHandle { commands, queue, is_over, stage })
 }
 

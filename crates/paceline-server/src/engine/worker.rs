@@ -127,6 +127,7 @@ impl<B: Backend> Worker<B> {
             priority: job.priority,
             deadline_ns: job.timeout.map(deadline),
             tenant: job.tenant,
+            constraint: job.constraint,
         };
         match self.engine.submit(request, now_ns) {
             Ok(id) => {

@@ -100,6 +100,7 @@ impl Run {
             priority: Priority::Normal,
             deadline_ns: None,
             tenant: 0,
+            constraint: None,
         };
         self.engine.submit(request, 0).unwrap()
     }
