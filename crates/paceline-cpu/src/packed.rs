@@ -18,7 +18,7 @@
 //!
 //! * four-bit: four vectors of half words; nibble `j` of half word `k` of vector `i` is column `k`
 //!   of output `4i + j` plus eight;
-//! * bytes: for each output the sixteen even columns, then the sixteen odd ones;
+//! * bytes: for each output the thirty-two columns, plus 128;
 //! * bf16: for each output the thirty-two columns.
 
 use std::fmt;
@@ -333,7 +333,7 @@ fn put_block(
         }
         (_, Arrangement::Tiles) => {
             for (column, &code) in centred.iter().enumerate() {
-                block[ACT_BLOCK * output + column % 2 * WIDTH + column / 2] = code;
+                block[ACT_BLOCK * output + column] = code.wrapping_add(128);
             }
         }
     }

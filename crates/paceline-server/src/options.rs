@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::client::Origin;
 use crate::keys::KeyRule;
 
 /// Settings of a server. The defaults suit one machine behind no proxy.
@@ -32,8 +33,12 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Prompts one request may have.
     pub max_prompts: usize,
+    /// How long compiling a grammar may take.
+    pub grammar_timeout: Duration,
     /// Who may use the server; empty lets everybody.
     pub keys: Vec<KeyRule>,
+    /// Where spans of requests are sent: an OTLP collector that takes JSON over HTTP.
+    pub traces: Option<Origin>,
     /// Threads that speak HTTP.
     pub n_threads: usize,
 }
@@ -53,7 +58,9 @@ impl Default for ServerOptions {
             header_timeout: Duration::from_secs(10),
             max_connections: 4096,
             max_prompts: 1024,
+            grammar_timeout: Duration::from_secs(2),
             keys: Vec::new(),
+            traces: None,
             n_threads: 2,
         }
     }

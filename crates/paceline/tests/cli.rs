@@ -5,10 +5,14 @@ mod cli {
     mod batch;
     pub(crate) mod bench;
     #[cfg(feature = "serve")]
+    mod bench_serve;
+    #[cfg(feature = "serve")]
     mod health;
+    #[cfg(feature = "serve")]
+    mod load;
     mod other;
     mod run;
     #[cfg(feature = "serve")]
-    mod serve;
+    pub(crate) mod serve;
     mod speed;
 }

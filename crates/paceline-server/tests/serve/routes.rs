@@ -49,6 +49,25 @@ fn health_is_503_until_there_is_a_model() {
 }
 
 #[test]
+fn the_examples_of_the_document_are_answered() {
+    let server = TestServer::plain();
+    let document = server.get("/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut n_sent = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let body = &methods["post"]["requestBody"]["content"]["application/json"]["example"];
+        if !body.is_null() {
+            let answer = server.post(path, body);
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            n_sent += 1;
+        } else if !path.contains('{') {
+            assert_eq!(server.get(path).status, 200, "{path}");
+        }
+    }
+    assert_eq!(n_sent, 8);
+}
+
+#[test]
 fn a_completion_streamed_and_whole_is_the_same() {
     let server = TestServer::plain();
     let whole = server.post("/v1/completions", &completion(json!({}))).json();

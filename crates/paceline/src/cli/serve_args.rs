@@ -1,13 +1,16 @@
-//! Flags of `paceline serve`, and of `paceline health`, which asks it.
+//! Flags of `paceline serve`.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
+use paceline_engine::Pooling;
+use paceline_server::client::Origin;
 use paceline_server::{KeyRule, ServerOptions};
 
+use super::health_args::socket_address;
 use super::{EngineArgs, LogFormat, UsageError};
 
 /// Where `--api-key` may come from instead.
@@ -31,6 +34,10 @@ pub(crate) struct ServeArgs {
     /// What clients call the model (may be repeated) [default: its file's name for itself]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
+
+    /// What an embedding is: the hidden state of the last token, or the mean over all
+    #[arg(long, value_enum, default_value = "last", help_heading = "Server")]
+    pub(crate) pooling: PoolingName,
 
     /// Only serve who sends this key (may be repeated; also $PACELINE_API_KEY)
     #[arg(long, value_name = "KEY", help_heading = "Access")]
@@ -79,12 +86,32 @@ pub(crate) struct ServeArgs {
           value_parser = value_parser!(u32).range(1..=1 << 20))]
     max_connections: u32,
 
+    /// Send a span for each prompt to this OpenTelemetry collector (OTLP, JSON over http); to
+    /// /v1/traces there, unless it has a path
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    otlp_traces_endpoint: Option<String>,
+
     /// How log lines look
     #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
     pub(crate) log_format: LogFormat,
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolingName {
+    Last,
+    Mean,
+}
+
+impl From<PoolingName> for Pooling {
+    fn from(name: PoolingName) -> Pooling {
+        match name {
+            PoolingName::Last => Pooling::Last,
+            PoolingName::Mean => Pooling::Mean,
+        }
+    }
 }
 
 impl ServeArgs {
@@ -103,8 +130,17 @@ impl ServeArgs {
             max_prompts: self.max_prompts,
             max_connections: self.max_connections as usize,
             keys: self.keys()?,
+            traces: self.traces()?,
             ..ServerOptions::default()
         })
+    }
+
+    fn traces(&self) -> Result<Option<Origin>> {
+        let Some(url) = &self.otlp_traces_endpoint else {
+            return Ok(None);
+        };
+        let origin = Origin::parse(url);
+        Ok(Some(origin.map_err(|error| UsageError(format!("--otlp-traces-endpoint: {error}")))?))
     }
 
     fn keys(&self) -> Result<Vec<KeyRule>> {
@@ -121,38 +157,6 @@ impl ServeArgs {
         }
         Ok(rules)
     }
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct HealthArgs {
-    /// Where the server listens
-    #[arg(long, default_value = "127.0.0.1")]
-    host: String,
-
-    /// Its port
-    #[arg(long, default_value_t = 8000)]
-    port: u16,
-
-    /// How long to wait for an answer
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-          value_parser = value_parser!(u64).range(1..=600))]
-    timeout: u64,
-}
-
-impl HealthArgs {
-    pub(crate) fn address(&self) -> Result<SocketAddr> {
-        socket_address(&self.host, self.port)
-    }
-
-    pub(crate) fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
-    }
-}
-
-fn socket_address(host: &str, port: u16) -> Result<SocketAddr> {
-    let found = (host, port).to_socket_addrs();
-    let mut found = found.with_context(|| format!("{host} is no address"))?;
-    found.next().with_context(|| format!("{host} has no address"))
 }
 
 fn timeout(seconds: f64) -> Option<Duration> {

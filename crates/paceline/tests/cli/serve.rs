@@ -1,22 +1,24 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command};
+use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
 
 use super::bench::Bench;
 
 /// A server that has told where it listens.
-struct Served {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    address: String,
+pub(crate) struct Served {
+    pub(crate) child: Child,
+    /// Reads what is logged, so that the server never waits for that.
+    log: JoinHandle<String>,
+    pub(crate) address: String,
 }
 
 impl Served {
     /// Starts a server on a free port and waits until it is ready.
     #[allow(clippy::zombie_processes, reason = "a test that panics ends the process")]
-    fn start(bench: &Bench, args: &[&str]) -> Served {
+    pub(crate) fn start(bench: &Bench, args: &[&str]) -> Served {
         let args = [&["serve", "tiny.gguf", "--port", "0", "--threads", "1"], args].concat();
         let mut child = bench.spawn(&args);
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
@@ -26,7 +28,8 @@ impl Served {
             assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended before it was ready");
             if let Some(rest) = line.strip_prefix("ready: http://") {
                 address.push_str(rest.trim_end().trim_end_matches("/v1"));
-                return Served { child, stderr, address };
+                let log = std::thread::spawn(move || read_all(stderr));
+                return Served { child, log, address };
             }
         }
     }
@@ -47,13 +50,18 @@ impl Served {
     }
 
     /// Sends SIGTERM; returns the exit code and what was logged.
-    fn terminate(mut self) -> (Option<i32>, String) {
+    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        let mut log = String::new();
-        self.stderr.read_to_string(&mut log).unwrap();
+        let log = self.log.join().unwrap();
         (self.child.wait().unwrap().code(), log)
     }
+}
+
+fn read_all(mut stderr: BufReader<ChildStderr>) -> String {
+    let mut log = String::new();
+    stderr.read_to_string(&mut log).unwrap();
+    log
 }
 
 /// The server and the command line say the same.

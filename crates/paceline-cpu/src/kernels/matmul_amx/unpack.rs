@@ -34,7 +34,10 @@ impl Heads {
             // SAFETY: forwarded contract.
             unsafe {
                 let group = block * F::GROUPS + g;
-                let (scale, offset) = parts.scale_and_offset::<Avx512Lanes, F>(group);
+                let (scale, mut offset) = parts.scale_and_offset::<Avx512Lanes, F>(group);
+                if offset_takes_excess::<F>() {
+                    offset = scale.mul(Avx512Lanes::splat(-EXCESS));
+                }
                 scale.store(self.scales[g].as_mut_ptr());
                 offset.store(self.offsets[g].as_mut_ptr());
             }
@@ -186,16 +189,49 @@ unsafe fn unpack_bytes<F: Format>(codes: *const u8, heads: &Heads, to: *mut u16)
     for output in 0..WIDTH {
         // SAFETY: a block has thirty-two bytes for each output.
         unsafe {
-            let from = codes.add(32 * output);
+            let codes = _mm256_load_si256(codes.add(32 * output).cast());
+            let codes = _mm512_castsi256_si512(codes);
             let scale = spread::<F>(&heads.scales, output);
             let offset = spread::<F>(&heads.offsets, output);
-            let even = byte_weights(from, scale, offset);
-            let odd = byte_weights(from.add(16), scale, offset);
-            let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
+            let even = byte_weights::<F>(codes, &SPREAD.0[0], scale, offset);
+            let odd = byte_weights::<F>(codes, &SPREAD.0[1], scale, offset);
+            // The even weights' upper halves below those of the odd ones.
+            const LOWER: u64 = 0x3333_3333_3333_3333;
+            let upper = _mm512_load_si512(UPPER.0.as_ptr().cast());
+            let both = _mm512_mask_shuffle_epi8(odd, LOWER, even, upper);
             _mm512_store_si512(to.add(32 * output).cast(), both);
         }
     }
 }
+
+/// Which byte goes to the second of each four: the even columns, and the odd ones.
+static SPREAD: Spread = Spread({
+    let mut spread = [[0; 64]; 2];
+    let mut i = 0;
+    while i < 16 {
+        spread[0][4 * i + 1] = 2 * i as u8;
+        spread[1][4 * i + 1] = 2 * i as u8 + 1;
+        i += 1;
+    }
+    spread
+});
+
+#[repr(align(64))]
+struct Spread([[u8; 64]; 2]);
+
+/// The upper half of each four bytes of sixteen.
+static UPPER: Bytes = Bytes({
+    let mut bytes = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        bytes[i] = (i / 4 * 4 % 16 + 2 + i % 2) as u8;
+        i += 1;
+    }
+    bytes
+});
+
+#[repr(align(64))]
+struct Bytes([u8; 64]);
 
 /// An output's scale (or offset) for each of its sixteen even (or odd) columns.
 ///
@@ -213,15 +249,38 @@ unsafe fn spread<F: Format>(heads: &[[f32; WIDTH]; 2], output: usize) -> __m512 
     }
 }
 
+/// The float whose bits a byte is put into, as the second of four, to be added to it.
+const RAISED: f32 = 32768.0;
+
+/// How much more than the code that float then is: bytes are codes plus 128.
+const EXCESS: f32 = RAISED + 128.0;
+
+/// Whether the offset can take off the excess and stay exact: half-precision scales leave room.
+const fn offset_takes_excess<F: Format>() -> bool {
+    matches!(F::CODES, Codes::Bytes) && !F::MIN && !F::F32_SCALES
+}
+
 /// Sixteen bytes' weights, rounded but not cut to bf16.
 ///
 /// # Safety
-/// `from` holds sixteen bytes; the machine has AVX-512.
+/// The machine has AVX-512 with VBMI.
 #[inline(always)]
-unsafe fn byte_weights(from: *const u8, scale: __m512, offset: __m512) -> __m512i {
-    // SAFETY: forwarded contract.
+unsafe fn byte_weights<F: Format>(
+    codes: __m512i,
+    spread: &[u8; 64],
+    scale: __m512,
+    offset: __m512,
+) -> __m512i {
+    // SAFETY: register operations, and a read of `spread`.
     unsafe {
-        let codes = _mm512_cvtepi8_epi32(_mm_load_si128(from.cast()));
-        round_up(_mm512_fmadd_ps(_mm512_cvtepi32_ps(codes), scale, offset))
+        const SECOND: u64 = 0x2222_2222_2222_2222;
+        let places = _mm512_load_si512(spread.as_ptr().cast());
+        let raised = _mm512_castps_si512(_mm512_set1_ps(RAISED));
+        let bits = _mm512_mask_permutexvar_epi8(raised, SECOND, places, codes);
+        let mut floats = _mm512_castsi512_ps(bits);
+        if !offset_takes_excess::<F>() {
+            floats = _mm512_sub_ps(floats, _mm512_set1_ps(EXCESS));
+        }
+        round_up(_mm512_fmadd_ps(floats, scale, offset))
     }
 }
