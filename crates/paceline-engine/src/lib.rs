@@ -28,6 +28,7 @@ pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};
 pub use request::{
     Event, EventKind, FinishReason, Priority, Request, SamplingParams, TokenLogprob, TokenMask,
+    UnknownPriority,
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
 pub use scheduler::{Preemption, Resource, Scheduler, SubmitError, check_request};

@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paceline_engine::{Backend, Engine};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::engine::{self, EngineHandle, Queue, QueueLimits, WorkerOptions};
 use crate::error::ApiError;
+use crate::jobs::{Jobs, LineExecutor};
 use crate::keys::Keys;
 use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
@@ -20,6 +22,10 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     queue: Arc<Queue>,
     ready: OnceLock<Arc<Ready>>,
+    /// Files and batches, on a server that keeps them.
+    jobs: Option<Jobs>,
+    /// Where tasks that no connection waits for run.
+    runtime: Handle,
     is_draining: AtomicBool,
     /// Requests being answered, and a way to wait for there to be none.
     n_in_flight: watch::Sender<usize>,
@@ -37,7 +43,7 @@ pub(crate) struct Ready {
 pub(crate) struct InFlight(Arc<App>);
 
 impl App {
-    pub(crate) fn new(options: ServerOptions) -> Arc<App> {
+    pub(crate) fn new(options: ServerOptions, jobs: Option<Jobs>, runtime: Handle) -> Arc<App> {
         let queue = Queue::new(QueueLimits {
             max_requests: options.max_queued_requests.max(1),
             max_tokens: options.max_queued_tokens,
@@ -47,6 +53,8 @@ impl App {
             metrics: Arc::default(),
             queue,
             ready: OnceLock::new(),
+            jobs,
+            runtime,
             is_draining: AtomicBool::new(false),
             n_in_flight: watch::Sender::new(0),
             options,
@@ -55,7 +63,7 @@ impl App {
 
     /// Takes the engine over and begins to serve. False if there is one already.
     pub(crate) fn serve<B: Backend + Send + 'static>(
-        &self,
+        self: &Arc<App>,
         engine: Engine<B>,
         served: ServedModel,
     ) -> std::io::Result<bool> {
@@ -64,7 +72,11 @@ impl App {
         let options = WorkerOptions { queue_timeout, target_itl };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
-        Ok(self.ready.set(Arc::new(Ready { model, engine })).is_ok())
+        let is_first = self.ready.set(Arc::new(Ready { model, engine })).is_ok();
+        if let Some(jobs) = self.jobs.as_ref().filter(|_| is_first) {
+            jobs.start(LineExecutor::new(Arc::clone(self)))?;
+        }
+        Ok(is_first)
     }
 
     /// The model, if requests are taken now.
@@ -73,6 +85,28 @@ impl App {
             return Err(ApiError::unavailable("the server is shutting down"));
         }
         self.ready.get().ok_or_else(|| ApiError::unavailable("the model is loading"))
+    }
+
+    /// Files and batches, unless the server is about to end.
+    pub(crate) fn jobs(&self) -> Result<&Jobs, ApiError> {
+        match &self.jobs {
+            None => Err(ApiError::NoDataDir),
+            Some(_) if self.is_draining() => {
+                Err(ApiError::unavailable("the server is shutting down"))
+            }
+            Some(jobs) => Ok(jobs),
+        }
+    }
+
+    /// Takes in the results that are there and runs no more lines.
+    pub(crate) fn stop_jobs(&self) {
+        if let Some(jobs) = &self.jobs {
+            jobs.stop();
+        }
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     pub(crate) fn queue(&self) -> &Queue {

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use paceline_engine::Priority;
 
 use crate::app::{App, InFlight, Ready};
 use crate::asked::Work;
@@ -21,6 +22,16 @@ pub(crate) struct Visit {
     pub(crate) caller: Arc<Caller>,
     pub(crate) request_id: String,
     pub(crate) arrival: Instant,
+    pub(crate) kind: Kind,
+}
+
+/// How a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Over HTTP; somebody waits.
+    Interactive,
+    /// As a line of a batch: it fills what the others leave, and has all the time there is.
+    BatchLine,
 }
 
 /// A request whose body has been read.
@@ -54,6 +65,19 @@ impl Call {
         Ok(Call { app, ready, visit, body, in_flight })
     }
 
+    /// A line of a batch, as if it had come over HTTP.
+    pub(crate) fn of_line(
+        app: Arc<App>,
+        caller: Arc<Caller>,
+        request_id: String,
+        body: Bytes,
+    ) -> Result<Call, ApiError> {
+        let ready = Arc::clone(app.ready()?);
+        let in_flight = app.enter();
+        let visit = Visit { caller, request_id, arrival: Instant::now(), kind: Kind::BatchLine };
+        Ok(Call { app, ready, visit, body, in_flight })
+    }
+
     pub(crate) fn max_prompts(&self) -> usize {
         self.app.options.max_prompts.min(self.app.options.max_queued_requests as usize)
     }
@@ -70,8 +94,11 @@ impl Call {
         let n_prompts = u32::try_from(works.len()).unwrap_or(u32::MAX);
         let n_tokens = works.iter().map(|work| work.prompt.len() as u64).sum();
         let share = visit.caller.enter(n_prompts, n_tokens)?;
-        let (tenant, highest) = (visit.caller.tenant, visit.caller.highest_priority);
-        let timeout = app.options.request_timeout;
+        let tenant = visit.caller.tenant;
+        let (highest, timeout) = match visit.kind {
+            Kind::Interactive => (visit.caller.highest_priority, app.options.request_timeout),
+            Kind::BatchLine => (Priority::Batch, None),
+        };
         let jobs = works.into_iter().map(|work| work.into_job(tenant, highest, timeout)).collect();
         let label = Label { request_id: visit.request_id, key_name: visit.caller.name.clone() };
         let inbox = ready.engine.submit(jobs, visit.arrival, label)?;
@@ -89,7 +116,7 @@ pub(crate) struct Running {
 }
 
 /// The whole body, within the limits on its size and time.
-async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
+pub(crate) async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
     let limit = app.options.body_timeout;
     let read = tokio::time::timeout(limit, read_all(body, app.options.max_body_bytes));
     read.await.map_err(|_| ApiError::BodyTimeout { limit })?

@@ -19,6 +19,7 @@ mod collect;
 mod connections;
 mod engine;
 mod error;
+mod jobs;
 mod json;
 mod keys;
 mod messages;
@@ -39,21 +40,37 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use paceline_engine::{Backend, Engine};
+use paceline_jobs::JobsError;
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
+pub use jobs::LineEngine;
 pub use keys::{KeyFileError, KeyRule};
 pub use model::ServedModel;
-pub use options::ServerOptions;
+pub use options::{JobOptions, ServerOptions};
 
 use app::App;
+use jobs::Jobs;
 
 /// A server that has its port. It answers as soon as it [runs](Server::run), with 503 until it is
 /// [given a model](ServerHandle::serve).
 #[derive(Debug)]
 pub struct Server {
     listener: std::net::TcpListener,
+    runtime: Runtime,
     app: Arc<App>,
     stop: Arc<Notify>,
+}
+
+/// Why a server could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
+    #[error(transparent)]
+    Jobs(#[from] JobsError),
 }
 
 /// Steers a server from other threads.
@@ -64,9 +81,14 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    pub fn bind(address: SocketAddr, options: ServerOptions) -> io::Result<Server> {
-        let listener = connections::bind(address)?;
-        Ok(Server { listener, app: App::new(options), stop: Arc::default() })
+    /// Takes the port and, if there is to be one, the data directory.
+    pub fn bind(address: SocketAddr, options: ServerOptions) -> Result<Server, ServerError> {
+        let listener = connections::bind(address);
+        let listener = listener.map_err(|source| ServerError::Listen { address, source })?;
+        let jobs = options.jobs.clone().map(Jobs::open).transpose()?;
+        let runtime = start_runtime(options.n_threads).map_err(ServerError::Threads)?;
+        let app = App::new(options, jobs, runtime.handle().clone());
+        Ok(Server { listener, runtime, app, stop: Arc::default() })
     }
 
     /// Where it listens; tells the port if it was bound to port 0.
@@ -81,21 +103,25 @@ impl Server {
     /// Serves until [`ServerHandle::shut_down`], and until what was under way then has finished or
     /// run out of time.
     pub fn run(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(self.app.options.n_threads.max(1))
-            .thread_name("http")
-            .enable_all()
-            .build()?;
-        let Server { listener, app, stop } = self;
+        let Server { listener, runtime, app, stop } = self;
         let served = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let router = router::router(Arc::clone(&app));
-            connections::serve(listener, app, router, stop).await
+            connections::serve(listener, Arc::clone(&app), router, stop).await
         });
+        app.stop_jobs();
         // What is still open has had its time.
         runtime.shutdown_background();
         served
     }
+}
+
+fn start_runtime(n_threads: usize) -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(n_threads.max(1))
+        .thread_name("http")
+        .enable_all()
+        .build()
 }
 
 impl ServerHandle {

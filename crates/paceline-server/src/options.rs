@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::keys::KeyRule;
@@ -34,6 +35,8 @@ pub struct ServerOptions {
     pub max_prompts: usize,
     /// Who may use the server; empty lets everybody.
     pub keys: Vec<KeyRule>,
+    /// Where files and batches are kept; without it there are none.
+    pub jobs: Option<JobOptions>,
     /// Threads that speak HTTP.
     pub n_threads: usize,
 }
@@ -54,7 +57,35 @@ impl Default for ServerOptions {
             max_connections: 4096,
             max_prompts: 1024,
             keys: Vec::new(),
+            jobs: None,
             n_threads: 2,
+        }
+    }
+}
+
+/// Settings of files and batches.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    /// The directory they are kept in; one server at a time.
+    pub data_dir: PathBuf,
+    /// Bytes an uploaded file may have.
+    pub max_file_bytes: u64,
+    /// Requests one batch may have.
+    pub max_lines: usize,
+    /// Requests of one batch that may be under way at once.
+    pub max_concurrency: usize,
+    /// How long files, and batches that have ended, are kept.
+    pub retention: Duration,
+}
+
+impl JobOptions {
+    pub fn new(data_dir: PathBuf) -> JobOptions {
+        JobOptions {
+            data_dir,
+            max_file_bytes: 200 << 20,
+            max_lines: 50_000,
+            max_concurrency: usize::MAX,
+            retention: Duration::from_secs(30 * 86_400),
         }
     }
 }

@@ -12,8 +12,9 @@ use axum::routing::{get, post};
 use serde_json::json;
 
 use crate::app::App;
-use crate::call::Visit;
+use crate::call::{Kind, Visit};
 use crate::error::ApiError;
+use crate::jobs::{batches, files};
 use crate::json::json_response;
 use crate::openai::{chat, completions, models, responses};
 use crate::{native, tokens};
@@ -36,6 +37,12 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/completions", post(completions::handle))
         .route("/v1/chat/completions", post(chat::handle))
         .route("/v1/responses", post(responses::handle))
+        .route("/v1/files", get(files::list).post(files::upload))
+        .route("/v1/files/{id}", get(files::one).delete(files::delete))
+        .route("/v1/files/{id}/content", get(files::content))
+        .route("/v1/batches", get(batches::list).post(batches::create))
+        .route("/v1/batches/{id}", get(batches::one))
+        .route("/v1/batches/{id}/cancel", post(batches::cancel))
         .route("/generate", post(native::single))
         .route("/generate/batch", post(native::batch))
         .route("/tokenize", post(tokens::tokenize))
@@ -56,7 +63,12 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         Err(_) => next.run(request).await,
         Ok(caller) => {
             let request_id = request_id.clone();
-            request.extensions_mut().insert(Visit { caller, request_id, arrival });
+            request.extensions_mut().insert(Visit {
+                caller,
+                request_id,
+                arrival,
+                kind: Kind::Interactive,
+            });
             next.run(request).await
         }
     };
