@@ -12,6 +12,8 @@ pub enum JobsError {
         .path.display()
     )]
     Locked { path: PathBuf },
+    #[error("{} is being written by another run", .path.display())]
+    Busy { path: PathBuf },
     #[error("line {line} of {} is no result of a batch", .path.display())]
     NoResult { path: PathBuf, line: u64 },
     #[cfg(feature = "store")]

@@ -6,6 +6,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::io::BufReader;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 use crate::error::{JobsError, failed_to};
 use crate::line::{self, BodyHead, Fault};
@@ -32,8 +36,72 @@ pub(crate) struct Plan {
     pub(crate) counts: Counts,
 }
 
+/// A thread that prepares batches one by one. Dropping it waits for the one at hand.
+#[derive(Debug)]
+pub(crate) struct Preparer {
+    batches: Option<Sender<Batch>>,
+    prepared: Receiver<Prepared>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What came of a batch. The inner error is the client's to mend.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) batch: Batch,
+    pub(crate) plan: Result<Result<Plan, Vec<BadLine>>, JobsError>,
+}
+
+impl Preparer {
+    pub(crate) fn start(
+        store: Arc<Store>,
+        check: Arc<CheckBody>,
+        max_lines: usize,
+    ) -> std::io::Result<Preparer> {
+        let (batches, inbox) = channel::<Batch>();
+        let (outbox, prepared) = channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&is_over);
+        let run = move || {
+            for batch in inbox {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let plan = prepare(&store, &batch, &*check, max_lines);
+                // Whoever asked may be gone.
+                let _ = outbox.send(Prepared { batch, plan });
+            }
+        };
+        let thread = std::thread::Builder::new().name("jobs-prepare".to_owned()).spawn(run)?;
+        Ok(Preparer { batches: Some(batches), prepared, is_over, thread: Some(thread) })
+    }
+
+    pub(crate) fn begin(&self, batch: Batch) {
+        if let Some(batches) = &self.batches {
+            // The thread listens until we are dropped.
+            let _ = batches.send(batch);
+        }
+    }
+
+    /// The next batch that is prepared, if there is one.
+    pub(crate) fn next(&self) -> Option<Prepared> {
+        self.prepared.try_recv().ok()
+    }
+}
+
+impl Drop for Preparer {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been told of where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Reads a batch's input and results. The inner error is the client's to mend.
-pub(crate) fn prepare(
+fn prepare(
     store: &Store,
     batch: &Batch,
     check: &CheckBody,

@@ -6,7 +6,7 @@
 //! that a later one is appended to.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +31,7 @@ impl ResultFile {
     ) -> Result<ResultFile, JobsError> {
         let file = OpenOptions::new().read(true).append(true).create(true).open(path);
         let file = file.map_err(failed_to("open", path))?;
+        lock(&file, path)?;
         let len = scan(&file, path, &mut found)?;
         let cut = |file: &File| match file.metadata()?.len() > len {
             true => file.set_len(len),
@@ -75,6 +76,15 @@ impl ResultFile {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Two runs that append to one file would run each line twice.
+fn lock(file: &File, path: &Path) -> Result<(), JobsError> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(JobsError::Busy { path: path.to_owned() }),
+        // Not every file system has locks; without one it is the user's care.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 

@@ -4,9 +4,14 @@
 mod cli {
     mod batch;
     pub(crate) mod bench;
+    #[cfg(feature = "serve")]
+    mod jobs;
     mod other;
+    mod resume;
     mod run;
     #[cfg(feature = "serve")]
     mod serve;
+    #[cfg(feature = "serve")]
+    mod served;
     mod speed;
 }

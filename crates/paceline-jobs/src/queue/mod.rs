@@ -10,11 +10,10 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::JobsError;
-use crate::prepare::{Plan, prepare};
+use crate::prepare::{Plan, Prepared, Preparer};
 use crate::runner::{Finished, Line, Source};
 use crate::store::{BadLine, Batch, Counts, Ending, Status, Store};
 use active::ActiveJob;
@@ -52,16 +51,9 @@ pub struct JobQueue {
     preparing: HashSet<u64>,
     /// Batches that could not be prepared, and when to try again.
     held: HashMap<u64, Instant>,
-    to_prepare: Sender<Batch>,
-    prepared: Receiver<Prepared>,
+    preparer: Preparer,
     synced: Instant,
     swept: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Prepared {
-    batch: Batch,
-    plan: Result<Result<Plan, Vec<BadLine>>, JobsError>,
 }
 
 impl JobQueue {
@@ -71,17 +63,7 @@ impl JobQueue {
         check: Arc<CheckBody>,
         options: QueueOptions,
     ) -> std::io::Result<JobQueue> {
-        let (to_prepare, batches) = channel::<Batch>();
-        let (sender, prepared) = channel();
-        let shared = Arc::clone(&store);
-        std::thread::Builder::new().name("jobs-prepare".to_owned()).spawn(move || {
-            for batch in batches {
-                let plan = prepare(&shared, &batch, &*check, options.max_lines);
-                if sender.send(Prepared { batch, plan }).is_err() {
-                    return;
-                }
-            }
-        })?;
+        let preparer = Preparer::start(Arc::clone(&store), check, options.max_lines)?;
         Ok(JobQueue {
             store,
             options,
@@ -89,8 +71,7 @@ impl JobQueue {
             turn: 0,
             preparing: HashSet::new(),
             held: HashMap::new(),
-            to_prepare,
-            prepared,
+            preparer,
             synced: Instant::now(),
             swept: None,
         })
@@ -98,7 +79,7 @@ impl JobQueue {
 
     /// Takes in batches that are ready to run, or never will be.
     fn receive_prepared(&mut self, now: u64) {
-        while let Ok(Prepared { batch, plan }) = self.prepared.try_recv() {
+        while let Some(Prepared { batch, plan }) = self.preparer.next() {
             self.preparing.remove(&batch.seq);
             let (id, seq) = (batch.id.clone(), batch.seq);
             if let Err(error) = self.admit(batch, plan, now) {
@@ -174,8 +155,7 @@ impl JobQueue {
     fn begin_preparing(&mut self, batch: Batch) {
         let is_held = self.held.get(&batch.seq).is_some_and(|until| *until > Instant::now());
         if !is_held && self.preparing.insert(batch.seq) {
-            // The thread lives as long as we do.
-            let _ = self.to_prepare.send(batch);
+            self.preparer.begin(batch);
         }
     }
 
