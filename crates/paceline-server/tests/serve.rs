@@ -9,6 +9,8 @@ mod fields;
 mod harness;
 #[path = "serve/hostile.rs"]
 mod hostile;
+#[path = "serve/jobs.rs"]
+mod jobs;
 #[path = "serve/load.rs"]
 mod load;
 #[path = "serve/routes.rs"]

@@ -101,7 +101,7 @@ fn a_data_directory_has_one_server() {
 #[test]
 fn a_full_disk_loses_nothing() {
     let bench = Bench::new();
-    let text: String = (0..160).map(openai_line).collect();
+    let text: String = (0..400).map(openai_line).collect();
     let server = start(&bench, "data");
     let input = server.upload(&text);
     assert_eq!(server.terminate().0, Some(0));
@@ -117,22 +117,17 @@ fn a_full_disk_loses_nothing() {
         "--served-model-name",
         "tiny",
     ];
-    // 48 KiB: enough for the database's log of a moment, not for all results.
-    let server = Served::of(bench.spawn_on_full_disk(96, &args));
+    // 96 KiB: enough for the database's log of a moment, not for all results.
+    let server = Served::of(bench.spawn_on_full_disk(192, &args));
     let id = server.start_batch(&input);
-    let mut n_seen = 0;
-    for _ in 0..2000 {
-        n_seen = n_results(&bench, "data", &input);
-        if n_seen >= 100 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!((1..160).contains(&n_seen), "{n_seen}");
+    let log = server.wait_for_log("a batch pauses");
+    assert!(log.contains("File too large"), "{log}");
+    let n_before = n_results(&bench, "data", &input);
+    assert!((1..400).contains(&n_before), "{n_before}");
     assert_eq!(server.batch(&id)["status"], "in_progress");
     server.kill();
     let server = start(&bench, "data");
     let batch = server.wait_for_batch(&id);
-    assert_eq!(results(&server, &batch).len(), 160);
+    assert_eq!(results(&server, &batch).len(), 400);
     assert_eq!(server.terminate().0, Some(0));
 }

@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,7 +13,8 @@ use super::bench::Bench;
 /// A server that has told where it listens.
 pub(crate) struct Served {
     child: Child,
-    stderr: BufReader<ChildStderr>,
+    /// Lines of its log; read all the time, or a full pipe would hold it up.
+    log: Receiver<String>,
     address: String,
 }
 
@@ -25,16 +27,28 @@ impl Served {
 
     #[allow(clippy::zombie_processes, reason = "a test that panics ends the process")]
     pub(crate) fn of(mut child: Child) -> Served {
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok())
+        });
+        let mut server = Served { child, log, address: String::new() };
+        let ready = server.wait_for_log("ready: http://");
+        let address = ready.trim_start_matches("ready: http://").trim_end_matches("/v1");
+        server.address = address.to_owned();
+        server
+    }
+
+    /// Waits for a line of its log that says this.
+    pub(crate) fn wait_for_log(&self, says: &str) -> String {
+        let mut said = Vec::new();
         loop {
-            let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended early: {said}");
-            if let Some(rest) = line.strip_prefix("ready: http://") {
-                let address = rest.trim_end().trim_end_matches("/v1").to_owned();
-                return Served { child, stderr, address };
+            let line = self.log.recv_timeout(Duration::from_secs(120));
+            let line = line.unwrap_or_else(|_| panic!("it never said {says:?}: {said:#?}"));
+            if line.contains(says) {
+                return line;
             }
-            said.push_str(&line);
+            said.push(line);
         }
     }
 
@@ -120,8 +134,7 @@ impl Served {
     pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        let mut log = String::new();
-        self.stderr.read_to_string(&mut log).unwrap();
-        (self.child.wait().unwrap().code(), log)
+        let log: Vec<String> = self.log.iter().collect();
+        (self.child.wait().unwrap().code(), log.join("\n"))
     }
 }
