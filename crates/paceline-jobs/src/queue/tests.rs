@@ -92,7 +92,7 @@ fn tend_until(queue: &mut JobQueue, mut holds: impl FnMut(&JobQueue) -> bool) {
 
 /// Odd lines fail.
 fn answer(line: &Line) -> Finished {
-    let status = if line.ticket.line % 2 == 0 { 200 } else { 400 };
+    let status = if line.ticket.line.is_multiple_of(2) { 200 } else { 400 };
     let body = RawValue::from_string(format!("{{\"echo\":{}}}", line.body)).unwrap();
     let outcome = Outcome::Answered { status, request_id: "r".to_owned(), body };
     Finished { ticket: line.ticket, custom_id: line.custom_id.clone(), outcome }

@@ -40,16 +40,23 @@ class Server:
         else:
             raise RuntimeError("the server ended before it was ready")
         # Nobody else reads the log, and a full pipe would stop the server.
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        self.log = threading.Thread(target=self.process.stderr.read, daemon=True)
+        self.log.start()
         self.client = openai.OpenAI(base_url=url, api_key="none", timeout=TIMEOUT_S)
 
     def stop(self):
         self.process.terminate()
-        return self.process.wait(TIMEOUT_S)
+        return self.wait()
 
     def kill(self):
         self.process.kill()
-        self.process.wait(TIMEOUT_S)
+        self.wait()
+
+    def wait(self):
+        code = self.process.wait(TIMEOUT_S)
+        self.log.join(TIMEOUT_S)
+        self.process.stderr.close()
+        return code
 
 
 def line(index):
