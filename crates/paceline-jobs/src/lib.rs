@@ -6,9 +6,9 @@
 //!  that machines share            give ◄── lines under way      ◄──  OpenAI's routes
 //! ```
 //!
-//! Owns the lines' formats ([`line`]), the order they run in ([`order`]), result files that survive
-//! a kill ([`results`]), the [`runner`], and, with the feature `store`, files and batches in a data
-//! directory ([`store`], [`queue`]). Refuses to know HTTP, models, engines and what a request's
+//! Owns the lines' formats (`line`), the order they run in (`order`), result files that survive a
+//! kill (`results`), the `runner`, and, with the feature `store`, files and batches in a data
+//! directory (`store`, `queue`). Refuses to know HTTP, models, engines and what a request's
 //! body means: an [`Executor`] does. Prints nothing; logs with `tracing`.
 
 mod endpoint;

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -118,7 +118,14 @@ fn prepare(
         done.extend(head.custom_id);
     })?;
     let path = store.path_of(&batch.input_file_id);
-    let input = File::open(&path).map_err(failed_to("read", &path))?;
+    let input = match File::open(&path) {
+        // Deleted between the request for the batch and now.
+        Err(error) if error.kind() == ErrorKind::NotFound && batch.status == Status::Validating => {
+            let fault = Fault::of_param("input_file_id", "file_not_found", "the file is gone");
+            return Ok(Err(vec![BadLine { line: None, fault }]));
+        }
+        opened => opened.map_err(failed_to("read", &path))?,
+    };
     let mut survey = Survey::new(batch, check, &done, max_lines);
     let mut lines = Lines::new(BufReader::new(&input));
     while let Some((span, line)) = lines.next_line().map_err(failed_to("read", &path))? {

@@ -7,6 +7,7 @@ mod cli {
     #[cfg(feature = "serve")]
     mod jobs;
     mod other;
+    #[cfg(feature = "serve")]
     mod resume;
     mod run;
     #[cfg(feature = "serve")]

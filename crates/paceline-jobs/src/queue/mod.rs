@@ -30,6 +30,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// How long to leave a job alone after the disk or the database failed it.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// How long to leave a batch alone that cannot go on: its model or its files are not there.
+const HOLD: Duration = Duration::from_secs(30);
+
 #[derive(Clone, Copy, Debug)]
 pub struct QueueOptions {
     /// Requests a batch may have.
@@ -84,7 +87,7 @@ impl JobQueue {
             let (id, seq) = (batch.id.clone(), batch.seq);
             if let Err(error) = self.admit(batch, plan, now) {
                 tracing::error!(batch = id, %error, "a batch waits");
-                self.held.insert(seq, Instant::now() + PAUSE);
+                self.held.insert(seq, Instant::now() + HOLD);
             }
         }
     }

@@ -204,6 +204,9 @@ fn bad_files_fail_before_anything_runs() {
         assert!(batch.failed_at.is_some() && !bad.fault.message.is_empty());
     }
     assert!(queue.take().is_none());
+    let gone = create_now(&store, "gone", &good);
+    std::fs::remove_file(store.path_of(&gone.input_file_id)).unwrap();
+    tend_until(&mut queue, |_| status(&store, "gone") == Status::Failed);
     // A file of nonsense is not told of line by line for ever.
     create_now(&store, "noise", &"x\n".repeat(900));
     tend_until(&mut queue, |_| status(&store, "noise") == Status::Failed);

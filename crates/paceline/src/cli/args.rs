@@ -54,7 +54,8 @@ results are what the route would have answered, whatever the line calls the mode
 
 A result is a line {"custom_id", "index", "text", "token_ids", "finish_reason", "usage"}, with
 "logprobs" and "prompt_logprobs" if asked for; with n > 1 there is a line for each completion, with
-its number as "choice" out of "n". "index" is the line of the input, counted from 0; blank lines are skipped.
+its number as "choice" out of "n". "index" is the line of the input, counted from 0; blank lines
+are skipped.
 A line that fails goes to the file of errors with its reason in "error" and does not stop the
 others; the exit code is then 1. Results are written as they finish. A run that ended before its
 time, by Ctrl-C or worse, goes on when the same command is given again: lines with a result, known

@@ -111,7 +111,8 @@ fn killed_at_any_moment_each_line_is_answered_once() {
 #[test]
 fn openai_lines_are_answered_as_the_routes_do() {
     let bench = Bench::new();
-    let chat = |id: &str, body: Value| json!({"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": body});
+    const CHAT: &str = "/v1/chat/completions";
+    let chat = |id: &str, body: Value| json!({"custom_id": id, "method": "POST", "url": CHAT, "body": body});
     let messages = json!([{"role": "user", "content": "hi"}]);
     let lines = [
         chat(

@@ -58,15 +58,18 @@ impl Output {
     pub(super) fn open(args: &BatchArgs, done: &mut Done) -> Result<Output> {
         check_paths(args)?;
         let results = Sink::open(&args.output, args.force, done)?;
-        let errors = match (args.errors_path(), &results) {
-            (Some(path), _) if !args.force && path.exists() => {
+        // Whoever reads from a pipe reads from the start: errors of earlier runs do not count.
+        let mut ignored = Done::default();
+        let done = if matches!(results, Sink::Stream { .. }) { &mut ignored } else { done };
+        let errors = match args.errors_path() {
+            Some(path) if !args.force && path.exists() => {
                 Errors::File(Sink::open(&path, false, done)?)
             }
-            (Some(path), _) => {
+            Some(path) => {
                 remove(&path)?;
                 Errors::NotYet(path)
             }
-            (None, _) => Errors::Inline,
+            None => Errors::Inline,
         };
         let held = args.ordered.then(BTreeMap::new);
         Ok(Output { results, errors, held, next: 0, synced: Instant::now() })
@@ -105,7 +108,6 @@ impl Output {
     pub(super) fn close(&mut self) -> Result<()> {
         let held = self.held.as_mut().map(std::mem::take).unwrap_or_default();
         held.values().try_for_each(|written| self.write(written))?;
-        self.synced = self.synced.checked_sub(SYNC_EVERY).unwrap_or(self.synced);
         self.results.flush(true)?;
         match &mut self.errors {
             Errors::File(errors) => errors.flush(true),
