@@ -201,3 +201,75 @@ impl<S: Source, E: Executor> Runner<S, E> {
         !is_stopping
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Two jobs of four lines; the second is given up at the second look.
+    #[derive(Default)]
+    struct TwoJobs {
+        n_looks: usize,
+        todo: Vec<Ticket>,
+        given: Vec<Finished>,
+    }
+
+    impl Source for TwoJobs {
+        fn tend(&mut self) -> Vec<u64> {
+            self.n_looks += 1;
+            if self.n_looks == 2 { vec![2] } else { Vec::new() }
+        }
+
+        fn take(&mut self) -> Option<Line> {
+            self.todo.pop().map(|ticket| Line {
+                ticket,
+                owner: Arc::from(""),
+                endpoint: Endpoint::Completions,
+                custom_id: ticket.line.to_string(),
+                body: "{}".to_owned(),
+            })
+        }
+
+        fn give(&mut self, finished: Vec<Finished>) {
+            self.given.extend(finished);
+        }
+
+        fn is_over(&self) -> bool {
+            self.given.len() == 4
+        }
+    }
+
+    /// Holds the second job's reports, answers half of the first's, and drops the other half.
+    #[derive(Default)]
+    struct Fake {
+        held: RefCell<Vec<Report>>,
+    }
+
+    impl Executor for Fake {
+        type Task = ();
+
+        fn room(&self) -> usize {
+            6
+        }
+
+        fn start(&self, line: Line, report: Report) {
+            if line.ticket.job == 2 {
+                self.held.borrow_mut().push(report);
+            } else if line.ticket.line < 2 {
+                report.send(Outcome::Later(Duration::ZERO));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_broke_and_what_is_given_up_is_not_heard() {
+        let ticket = |job| move |line| Ticket { job, line };
+        let todo = (0..4).map(ticket(1)).chain((0..4).map(ticket(2))).collect();
+        let runner = Runner::new(TwoJobs { todo, ..TwoJobs::default() }, Fake::default());
+        let source = runner.run();
+        assert!(source.given.iter().all(|ended| ended.ticket.job == 1));
+        let is_broken = |ended: &&Finished| matches!(ended.outcome, Outcome::Broken(_));
+        assert_eq!(source.given.iter().filter(is_broken).count(), 2);
+    }
+}

@@ -1,6 +1,6 @@
 //! What all requests share: the model once it is there, the queue, the keys, the counters.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use paceline_engine::{Backend, Engine};
@@ -29,6 +29,8 @@ pub(crate) struct App {
     is_draining: AtomicBool,
     /// Requests being answered, and a way to wait for there to be none.
     n_in_flight: watch::Sender<usize>,
+    /// Those of them that came over HTTP.
+    n_interactive: AtomicUsize,
 }
 
 /// A model that can be asked.
@@ -40,7 +42,10 @@ pub(crate) struct Ready {
 
 /// One request being answered; dropping it says that it is done.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<App>);
+pub(crate) struct InFlight {
+    app: Arc<App>,
+    is_line: bool,
+}
 
 impl App {
     pub(crate) fn new(options: ServerOptions, jobs: Option<Jobs>, runtime: Handle) -> Arc<App> {
@@ -57,6 +62,7 @@ impl App {
             runtime,
             is_draining: AtomicBool::new(false),
             n_in_flight: watch::Sender::new(0),
+            n_interactive: AtomicUsize::new(0),
             options,
         })
     }
@@ -130,8 +136,20 @@ impl App {
     }
 
     pub(crate) fn enter(self: &Arc<App>) -> InFlight {
+        self.n_interactive.fetch_add(1, Ordering::Relaxed);
         self.n_in_flight.send_modify(|n| *n += 1);
-        InFlight(Arc::clone(self))
+        InFlight { app: Arc::clone(self), is_line: false }
+    }
+
+    /// The same for a line of a batch.
+    pub(crate) fn enter_line(self: &Arc<App>) -> InFlight {
+        self.n_in_flight.send_modify(|n| *n += 1);
+        InFlight { app: Arc::clone(self), is_line: true }
+    }
+
+    /// Whether somebody waits for an answer over HTTP.
+    pub(crate) fn has_interactive(&self) -> bool {
+        self.n_interactive.load(Ordering::Relaxed) > 0
     }
 
     /// Returns when no request is being answered.
@@ -150,6 +168,9 @@ impl App {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.n_in_flight.send_modify(|n| *n = n.saturating_sub(1));
+        if !self.is_line {
+            self.app.n_interactive.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.app.n_in_flight.send_modify(|n| *n = n.saturating_sub(1));
     }
 }

@@ -73,7 +73,7 @@ impl Call {
         body: Bytes,
     ) -> Result<Call, ApiError> {
         let ready = Arc::clone(app.ready()?);
-        let in_flight = app.enter();
+        let in_flight = app.enter_line();
         let visit = Visit { caller, request_id, arrival: Instant::now(), kind: Kind::BatchLine };
         Ok(Call { app, ready, visit, body, in_flight })
     }

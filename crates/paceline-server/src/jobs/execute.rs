@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -13,6 +13,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
+use super::room::{Room, Steps};
 use crate::app::App;
 use crate::call::Call;
 use crate::error::ApiError;
@@ -33,6 +34,7 @@ const CONCURRENCY_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct LineExecutor {
     app: Arc<App>,
+    room: Room,
 }
 
 /// A line under way; dropping it cancels it.
@@ -47,7 +49,7 @@ impl Drop for LineTask {
 
 impl LineExecutor {
     pub(crate) fn new(app: Arc<App>) -> LineExecutor {
-        LineExecutor { app }
+        LineExecutor { app, room: Room::default() }
     }
 
     pub(crate) fn app(&self) -> &Arc<App> {
@@ -58,10 +60,19 @@ impl LineExecutor {
 impl Executor for LineExecutor {
     type Task = LineTask;
 
-    /// As many as run at once, and some that are ready to follow.
+    /// As many as run at once, and some that are ready to follow; fewer where streams would
+    /// suffer.
     fn room(&self) -> usize {
         let max_num_seqs = self.app.ready().map_or(0, |ready| ready.model.max_num_seqs as usize);
-        max_num_seqs + max_num_seqs.div_ceil(8)
+        let full = max_num_seqs + max_num_seqs.div_ceil(8);
+        let Some(target) = self.app.options.target_itl else { return full };
+        let (n, ns) = self.app.metrics.steps();
+        let (steps, now) = (Steps { n, ns }, Instant::now());
+        if self.app.has_interactive() {
+            return self.room.beside(full, target, steps, now);
+        }
+        self.room.alone(steps, now);
+        full
     }
 
     fn start(&self, line: Line, report: Report) -> LineTask {
