@@ -51,7 +51,7 @@ pub(crate) unsafe fn tanh<V: Lanes>(x: V) -> V {
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn silu<V: Lanes>(x: V) -> V {
+unsafe fn silu<V: Lanes>(x: V) -> V {
     // SAFETY: register operations only; the caller vouches for the instruction set.
     unsafe { x.div(V::splat(1.0).add(exp(V::splat(0.0).sub(x)))) }
 }
@@ -61,7 +61,7 @@ pub(crate) unsafe fn silu<V: Lanes>(x: V) -> V {
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
-pub(crate) unsafe fn gelu_tanh<V: Lanes>(x: V) -> V {
+unsafe fn gelu_tanh<V: Lanes>(x: V) -> V {
     // SAFETY: register operations only; the caller vouches for the instruction set.
     unsafe {
         let cube = x.mul(x).mul(x);
@@ -74,4 +74,14 @@ pub(crate) unsafe fn gelu_tanh<V: Lanes>(x: V) -> V {
 #[inline(always)]
 pub(crate) fn run_len(i: usize, n: usize) -> usize {
     WIDTH.min(n - i)
+}
+
+/// The gate of a feed-forward: silu, or gelu as its tanh approximation has it.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn gate_of<V: Lanes>(x: V, gelu: bool) -> V {
+    // SAFETY: forwarded contract.
+    unsafe { if gelu { gelu_tanh(x) } else { silu(x) } }
 }

@@ -18,7 +18,7 @@
 //!
 //! * four-bit: four vectors of half words; nibble `j` of half word `k` of vector `i` is column `k`
 //!   of output `4i + j` plus eight;
-//! * bytes: for each output the sixteen even columns, then the sixteen odd ones;
+//! * bytes: for each output the thirty-two columns, plus 128;
 //! * bf16: for each output the thirty-two columns.
 
 use std::fmt;
@@ -64,6 +64,8 @@ impl Arrangement {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CodedView {
     pub(crate) data: *const u8,
+    /// Where the panels end that will be read.
+    pub(crate) end: *const u8,
     pub(crate) n_rows: usize,
     pub(crate) panel: PanelLayout,
     pub(crate) layout: Layout,
@@ -87,6 +89,10 @@ pub(crate) enum MatrixView {
 unsafe impl Send for MatrixView {}
 // SAFETY: as above.
 unsafe impl Sync for MatrixView {}
+// SAFETY: as above.
+unsafe impl Send for CodedView {}
+// SAFETY: as above.
+unsafe impl Sync for CodedView {}
 
 /// Where the parts of a panel lie, in bytes. Scales come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,6 +246,7 @@ impl PackedMatrix {
         match &self.data {
             Data::Coded { layout, bytes, .. } => MatrixView::Coded(CodedView {
                 data: bytes.as_ptr(),
+                end: bytes.as_ptr_range().end,
                 n_rows: self.n_rows,
                 panel: PanelLayout::of(*layout, self.n_cols),
                 layout: *layout,
@@ -326,7 +333,7 @@ fn put_block(
         }
         (_, Arrangement::Tiles) => {
             for (column, &code) in centred.iter().enumerate() {
-                block[ACT_BLOCK * output + column % 2 * WIDTH + column / 2] = code;
+                block[ACT_BLOCK * output + column] = code.wrapping_add(128);
             }
         }
     }

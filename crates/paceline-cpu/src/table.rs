@@ -11,8 +11,18 @@ use crate::kernels::matmul::Output;
 use crate::kernels::matmul_amx;
 use crate::kernels::{attention, kv, matmul, matmul_exact, reduce, rows};
 use crate::packed::MatrixView;
+#[cfg(target_arch = "x86_64")]
+use crate::{kernels::matmul_amx::GateSink, packed::CodedView};
 
-type Attend = unsafe fn(&AttentionArgs, &AttentionTask, *const u32, &mut AttentionScratch);
+type Attend = unsafe fn(
+    &AttentionArgs,
+    &AttentionTask,
+    Option<&AttentionTask>,
+    *const u32,
+    &mut AttentionScratch,
+);
+#[cfg(target_arch = "x86_64")]
+type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, usize, GateSink);
 type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
@@ -20,10 +30,13 @@ type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
+    /// Two products whose results meet in a gate, where there is a kernel for it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) gated_matmul: Option<GatedMatmul>,
     pub(crate) attend: PerDtype<Attend>,
     pub(crate) store_kv: PerDtype<StoreKv>,
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
-    pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, usize),
+    pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, Range<usize>),
     pub(crate) gated: unsafe fn(*mut f32, *const f32, usize, bool),
     pub(crate) rope: unsafe fn(*mut f32, *const f32, *const f32, usize),
     pub(crate) add: unsafe fn(*mut f32, *const f32, usize),
@@ -51,7 +64,7 @@ impl Kernels {
 /// Stamps out the entry points of one instruction set: the generic kernels over its lanes, inlined
 /// into functions that carry its target features.
 macro_rules! entries {
-    ($isa:ident, $lanes:ty, $coded:ident $(, $features:literal)?) => {
+    ($isa:ident, $lanes:ty, $coded:ident, $put:expr, $gated:expr $(, $features:literal)?) => {
         #[allow(
             clippy::missing_safety_doc,
             clippy::undocumented_unsafe_blocks,
@@ -64,6 +77,8 @@ macro_rules! entries {
 
             pub(super) static KERNELS: Kernels = Kernels {
                 matmul,
+                #[cfg(target_arch = "x86_64")]
+                gated_matmul: $gated,
                 attend: PerDtype {
                     f16: attend::<F16>,
                     bf16: attend::<Bf16>,
@@ -107,10 +122,11 @@ macro_rules! entries {
             unsafe fn attend<E: Element>(
                 args: &AttentionArgs,
                 task: &AttentionTask,
+                next: Option<&AttentionTask>,
                 tables: *const u32,
                 scratch: &mut AttentionScratch,
             ) {
-                unsafe { attention::attend::<V, E>(args, task, tables, scratch) }
+                unsafe { attention::attend::<V, E>(args, task, next, tables, scratch) }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -129,8 +145,8 @@ macro_rules! entries {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn put_acts(x: *const f32, acts: ActViewMut, row: usize) {
-                unsafe { rows::put_acts::<V>(x, acts, row) }
+            unsafe fn put_acts(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+                unsafe { $put(x, acts, rows) }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -171,14 +187,16 @@ macro_rules! entries {
     };
 }
 
-entries!(scalar, crate::lanes::scalar::ScalarLanes, matmul);
+entries!(scalar, crate::lanes::scalar::ScalarLanes, matmul, rows::put_acts::<V>, None);
 #[cfg(target_arch = "x86_64")]
-entries!(avx2, crate::lanes::avx2::Avx2Lanes, matmul, "avx2,fma,f16c");
+entries!(avx2, crate::lanes::avx2::Avx2Lanes, matmul, rows::put_acts::<V>, None, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
 entries!(
     avx512,
     crate::lanes::avx512::Avx512Lanes,
     matmul,
+    rows::put_acts::<V>,
+    None,
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -186,5 +204,22 @@ entries!(
     amx,
     crate::lanes::avx512::Avx512Lanes,
     matmul_amx,
+    matmul_amx::put_tiles,
+    Some(gated_on_tiles),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c"
 );
+
+/// # Safety
+/// As [`matmul_amx::gated`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
+unsafe fn gated_on_tiles(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    n_rows: usize,
+    to: GateSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_amx::gated(weights, panels, acts, n_rows, to) }
+}

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use half::f16;
-use paceline_cpu::ops::{Gate, MatmulJob};
+use paceline_cpu::ops::{Gate, GatedJob, MatmulJob};
 use paceline_cpu::quant::{Rng, TensorType, dequantize_row, random_row};
 use paceline_cpu::{ActForms, Acts, Cpu, Isa, PackError, PackedMatrix, RawMatrix};
 
@@ -292,6 +292,49 @@ fn norm_gates_and_caps() {
         let expected: Vec<f64> =
             (0..x.len()).map(|i| 30.0 * (x64(i) * 40.0 / 30.0).tanh()).collect();
         close("softcap", &found, &expected, 1e-5);
+    }
+}
+
+/// Seen through the product that follows, which reads the gated rows in its own form.
+#[test]
+fn two_products_meet_in_a_gate() {
+    let mut rng = Rng::new(9);
+    let shapes =
+        [(TensorType::Q4_1, 64, 96), (TensorType::F16, 33, 47), (TensorType::Q8_0, 32, 160)];
+    for (ty, n, wide) in shapes {
+        let [gate, up] = [(); 2].map(|()| weight(ty, wide, n, &mut rng));
+        let down = weight(ty, 5, wide, &mut rng);
+        for (n_rows, kind) in [(1, Gate::Silu), (3, Gate::GeluTanh), (16, Gate::Silu)]
+            .into_iter()
+            .chain([(70, Gate::GeluTanh), (131, Gate::Silu)])
+        {
+            let x = normals(&mut rng, n_rows * n);
+            let run = |cpu: &mut Cpu, at_once: bool| {
+                let packed = [&gate, &up, &down].map(|w| w.pack(cpu.isa()));
+                let [gate, up, down] = &packed;
+                let (mut acts, mut gated) = (Acts::new(n_rows, n), Acts::new(n_rows, wide));
+                acts.shape(n, gate.act_forms());
+                gated.shape(wide, down.act_forms());
+                cpu.acts_from(&x, &mut acts);
+                let [mut g, mut u] = [(); 2].map(|()| vec![0.0; n_rows * wide]);
+                if at_once {
+                    let (weights, products) = ([gate, up], [&mut g[..], &mut u[..]]);
+                    let job = GatedJob { weights, kind, products, out: &mut gated };
+                    cpu.gated_matmul(&acts, n_rows, job);
+                } else {
+                    let into = |weight, out| MatmulJob { weight, out, add: false };
+                    cpu.matmul(&acts, n_rows, [into(gate, &mut g), into(up, &mut u)]);
+                    cpu.gated_acts(kind, &mut g, &u, &mut gated);
+                }
+                let mut out = vec![0.0; n_rows * 5];
+                let job = MatmulJob { weight: down, out: &mut out, add: false };
+                cpu.matmul(&gated, n_rows, [job]);
+                out
+            };
+            let together = same_bits("gated product", |cpu| run(cpu, true));
+            let apart = same_bits("product, then gate", |cpu| run(cpu, false));
+            assert_eq!(bits(&together), bits(&apart), "{ty}, {n_rows} rows");
+        }
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Sampled {
     pub logprob: f32,
     /// The most likely tokens with their log-probabilities, best first; as many as asked for.
     pub top: Vec<(Token, f32)>,
+    /// The row's hidden state, for [`SampleTask::Hidden`](crate::SampleTask::Hidden); else empty.
+    pub hidden: Vec<f32>,
     /// Set when this row could not be sampled (logits not finite, mask allows nothing). Fails its
     /// own request only.
     pub failure: Option<SampleFailure>,
@@ -65,17 +67,20 @@ pub struct Sampled {
 /// Why a row has no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleFailure {
-    /// The model produced a logit that is not a number.
+    /// The model produced a logit, or a hidden state, that is not a number.
     NotFinite,
     /// The grammar's mask left no token.
     NothingAllowed,
+    /// The backend does not hand out hidden states.
+    NoHiddenStates,
 }
 
 impl fmt::Display for SampleFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotFinite => "the model produced logits that are not finite numbers",
+            Self::NotFinite => "the model produced values that are not finite numbers",
             Self::NothingAllowed => "the grammar allows no token here",
+            Self::NoHiddenStates => "this backend does not hand out hidden states",
         })
     }
 }

@@ -47,7 +47,7 @@ pub struct BlockCopy {
     pub n_tokens: u32,
 }
 
-/// One reading of one row's logits. Several may read the same row (`n > 1`).
+/// One reading of one row's logits or hidden state. Several may read the same row (`n > 1`).
 #[derive(Clone, Debug)]
 pub struct SampleRow {
     /// The row whose logits are read.
@@ -75,6 +75,8 @@ pub enum SampleTask {
     Next,
     /// Report the log-probability of a token that is already known (prompt logprobs).
     Score(Token),
+    /// Report the row's hidden state after the model's last norm; its logits are not needed.
+    Hidden,
 }
 
 impl Batch {

@@ -69,6 +69,16 @@ pub enum Registered {
     Collision,
 }
 
+/// What a block is to a spectator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockUse {
+    Free,
+    /// Nobody's, and its content can be found again.
+    Cached,
+    /// Held by so many.
+    Used(u32),
+}
+
 impl BlockPool {
     /// A pool of `n_blocks` free blocks. `key` keys the content hash.
     pub fn new(n_blocks: u32, block_size: u32, key: [u8; 16]) -> Self {
@@ -115,6 +125,15 @@ impl BlockPool {
 
     pub fn ref_count(&self, block: BlockId) -> u32 {
         self.blocks[block.0 as usize].ref_count
+    }
+
+    /// Every block's use, by number.
+    pub fn uses(&self) -> impl Iterator<Item = BlockUse> {
+        self.blocks.iter().map(|block| match (block.ref_count, block.entry) {
+            (0, None) => BlockUse::Free,
+            (0, Some(_)) => BlockUse::Cached,
+            (n, _) => BlockUse::Used(n),
+        })
     }
 
     /// Blocks that hold `n_tokens` tokens.

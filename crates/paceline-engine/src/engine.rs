@@ -1,10 +1,12 @@
 //! One backend, one scheduler, and the step that joins them.
 
 use crate::backend::{Backend, BackendError, Sampled};
+use crate::blocks::BlockUse;
 use crate::config::{Batching, ConfigError, EngineConfig};
 use crate::ids::{RequestId, Token};
 use crate::request::{Event, FinishReason, Request, SamplingParams};
-use crate::scheduler::{Preemption, Scheduler, SubmitError};
+
+use crate::scheduler::{Preemption, RunningSequence, Scheduler, StepRows, SubmitError};
 use crate::sequence::SequenceView;
 use crate::stats::Stats;
 
@@ -14,6 +16,8 @@ pub struct Engine<B> {
     backend: B,
     scheduler: Scheduler,
     results: Vec<Sampled>,
+    /// Who had rows in the last step, if somebody wants to know.
+    trace: Option<Vec<StepRows>>,
 }
 
 /// What a step did.
@@ -31,7 +35,7 @@ impl<B: Backend> Engine<B> {
     pub fn new(backend: B, config: EngineConfig) -> Result<Self, ConfigError> {
         let results = Vec::with_capacity(config.max_num_seqs as usize);
         let scheduler = Scheduler::new(backend.limits(), config)?;
-        Ok(Self { backend, scheduler, results })
+        Ok(Self { backend, scheduler, results, trace: None })
     }
 
     /// Whether such a request could ever run; says nothing about the queue.
@@ -62,6 +66,10 @@ impl<B: Backend> Engine<B> {
             return StepOutcome::Idle;
         }
         let (n_rows, n_seqs) = (batch.n_rows() as u32, batch.seqs.len() as u32);
+        if let Some(trace) = &mut self.trace {
+            trace.clear();
+            trace.extend(self.scheduler.planned_rows());
+        }
         self.results.clear();
         let collected = match self.backend.submit(batch) {
             Ok(()) => self.backend.collect(&mut self.results),
@@ -126,6 +134,28 @@ impl<B: Backend> Engine<B> {
     /// Every unfinished sequence: request, index, state.
     pub fn live(&self) -> impl Iterator<Item = (RequestId, u32, SequenceView)> {
         self.scheduler.live()
+    }
+
+    /// Every sequence that takes part in steps, in the order they are served.
+    pub fn running(&self) -> impl Iterator<Item = RunningSequence<'_>> {
+        self.scheduler.running()
+    }
+
+    /// What each KV block is used for, by number.
+    pub fn block_uses(&self) -> impl Iterator<Item = BlockUse> {
+        self.scheduler.block_uses()
+    }
+
+    /// Whether steps note who had rows in them, for [`last_rows`](Self::last_rows).
+    pub fn set_trace(&mut self, is_on: bool) {
+        if is_on != self.trace.is_some() {
+            self.trace = is_on.then(|| Vec::with_capacity(self.max_num_seqs() as usize));
+        }
+    }
+
+    /// Who had rows in the last step that ran while the trace was on.
+    pub fn last_rows(&self) -> &[StepRows] {
+        self.trace.as_deref().unwrap_or_default()
     }
 
     /// Preemptions since the last call, for the caller's log.

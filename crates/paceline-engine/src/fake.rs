@@ -5,15 +5,17 @@
 //! block shared or reused too early changes the answer, or is seen as a violation. What a request
 //! must produce can be computed without any engine: [`FakeModel::reference`].
 
+mod constraint;
 mod model;
 
 use std::collections::BTreeSet;
 
 use crate::backend::{Backend, BackendError, BackendLimits, Sampled};
-use crate::batch::{Batch, BatchSeq, SampleRow};
+use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
 use crate::ids::Token;
 use crate::sampler::{RowOps, Sampler};
 
+pub use constraint::FakeConstraint;
 pub use model::{FakeModel, Reference};
 
 /// Violations kept; one is enough to fail a test.
@@ -168,8 +170,12 @@ impl FakeBackend {
                 None => self.violation(|| format!("position {position} of {seq:?} is lost")),
             }
         }
-        self.model.logits(state, &mut self.logits);
         let mut result = Sampled::default();
+        if sample.task == SampleTask::Hidden {
+            result.hidden = self.model.hidden(state);
+            return self.pending.push(result);
+        }
+        self.model.logits(state, &mut self.logits);
         let history = batch.history_of(sample);
         self.sampler.sample(&mut self.logits, sample, history, &RowOps::scalar(), &mut result);
         self.pending.push(result);

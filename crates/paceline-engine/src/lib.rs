@@ -9,6 +9,7 @@ pub mod backend;
 pub mod batch;
 pub mod blocks;
 pub mod config;
+pub mod constraint;
 pub mod engine;
 pub mod fake;
 pub mod ids;
@@ -23,14 +24,18 @@ pub mod stats;
 
 pub use backend::{Backend, BackendError, BackendLimits, SampleFailure, Sampled};
 pub use batch::{Batch, BatchSeq, BlockCopy, SampleRow, SampleTask};
+pub use blocks::BlockUse;
 pub use config::{Batching, ConfigError, EngineConfig, OutputRatio};
+pub use constraint::{Constraint, Progress};
 pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};
 pub use request::{
-    Event, EventKind, FinishReason, Priority, Request, SamplingParams, TokenLogprob, TokenMask,
-    UnknownPriority,
+    Event, EventKind, FinishReason, Pooling, Priority, Request, SamplingParams, TokenLogprob,
+    TokenMask, UnknownPriority,
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
-pub use scheduler::{Preemption, Resource, Scheduler, SubmitError, check_request};
+pub use scheduler::{
+    Preemption, Resource, RunningSequence, Scheduler, StepRows, SubmitError, check_request,
+};
 pub use sequence::{SequenceState, SequenceView};
 pub use stats::Stats;

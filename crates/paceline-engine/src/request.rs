@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::backend::SampleFailure;
+use crate::constraint::Constraint;
 use crate::ids::{RequestId, Token};
 
 /// One generation request. Parameters must have passed [`SamplingParams::validate`].
@@ -17,6 +18,8 @@ pub struct Request {
     pub deadline_ns: Option<u64>,
     /// Whose request it is: tenants share a class's rows fairly, and never share cached blocks.
     pub tenant: u64,
+    /// Rules that the output must keep; each sequence gets a copy.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 /// Served in this order. Inside a class the tenant that has had least is next; inside a tenant,
@@ -95,6 +98,19 @@ pub struct SamplingParams {
     pub logprobs: Option<u32>,
     /// `Some(k)`: likewise for each prompt token after the first.
     pub prompt_logprobs: Option<u32>,
+    /// `Some`: generate nothing; report the prompt's hidden state, made one vector in this way.
+    /// Whatever says how tokens are chosen is then without meaning, and `n` must be 1.
+    pub pooling: Option<Pooling>,
+}
+
+/// How the hidden states of a prompt (after the model's last norm) become one vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pooling {
+    /// That of the last token.
+    #[default]
+    Last,
+    /// The mean over all tokens, summed in their order, so that chunks change no bit of it.
+    Mean,
 }
 
 /// Bit set of allowed tokens, filled by a grammar.
@@ -131,6 +147,8 @@ pub enum EventKind {
     PromptLogprob(TokenLogprob),
     /// A generated token.
     Token { token: Token, logprob: Option<Box<TokenLogprob>> },
+    /// The prompt's pooled hidden state (only when asked for).
+    Pooled(Vec<f32>),
     /// The last event of this sequence.
     Finished(FinishReason),
 }
@@ -144,7 +162,8 @@ pub struct TokenLogprob {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token was generated (it is the last token of the sequence).
+    /// A stop token was generated (it is the last token of the sequence), the sequence's
+    /// constraint is complete, or all was reported of a request that generates nothing.
     Stop,
     /// `max_tokens` or the model's context was reached.
     Length,

@@ -67,10 +67,13 @@ impl Sampler {
         out.token = 0;
         out.logprob = f32::NAN;
         out.top.clear();
+        out.hidden.clear();
         out.failure = None;
         let result = match row.task {
             SampleTask::Next => self.next(logits, row, history, ops, out),
             SampleTask::Score(token) => self.score(logits, row, token, ops, out),
+            // A backend that can do it does not ask for logits first.
+            SampleTask::Hidden => Err(SampleFailure::NoHiddenStates),
         };
         if let Err(failure) = result {
             *out = Sampled { logprob: f32::NAN, failure: Some(failure), ..Sampled::default() };

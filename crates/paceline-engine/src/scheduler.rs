@@ -15,6 +15,7 @@ mod admission;
 mod apply;
 mod check;
 mod error;
+mod look;
 mod queue;
 mod ratio;
 mod rows;
@@ -28,6 +29,7 @@ use crate::backend::BackendLimits;
 use crate::batch::Batch;
 use crate::blocks::BlockPool;
 use crate::config::{Batching, ConfigError, EngineConfig};
+use crate::constraint::Guide;
 use crate::ids::{BlockId, RequestId};
 use crate::request::{Event, EventKind, FinishReason, Request};
 use crate::sequence::{
@@ -37,6 +39,7 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 
 pub use error::{Resource, SubmitError, check_request};
+pub use look::{RunningSequence, StepRows};
 pub(crate) use queue::LaneSlot;
 use queue::WaitQueue;
 use ratio::LearnedRatio;
@@ -136,7 +139,7 @@ impl Scheduler {
         }
         let id = RequestId(self.next_id);
         self.next_id += 1;
-        let Request { prompt, params, priority, deadline_ns, tenant } = request;
+        let Request { prompt, params, priority, deadline_ns, tenant, constraint } = request;
         let max_len = error::max_len(&self.limits, prompt.len(), params.max_tokens);
         let n_prompt = prompt.len();
         let n = params.n;
@@ -153,7 +156,9 @@ impl Scheduler {
             slots: Vec::new(),
             is_in_group: false,
         });
-        let slot = self.seqs.insert(Sequence::new(request, prompt, max_len));
+        let mut seq = Sequence::new(request, prompt, max_len);
+        seq.guide = constraint.map(Guide::new);
+        let slot = self.seqs.insert(seq);
         self.requests[request].slots = vec![slot; n as usize];
         self.by_id.insert(id, request);
         if let Some(deadline) = deadline_ns {

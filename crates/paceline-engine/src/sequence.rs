@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::blocks::BlockHash;
+use crate::constraint::Guide;
 use crate::ids::{BlockId, RequestId, Token};
 use crate::request::{Priority, SamplingParams};
 use crate::scheduler::LaneSlot;
@@ -58,11 +59,15 @@ pub(crate) struct Sequence {
     pub(crate) n_registered: usize,
     /// False once a hash collision has cut its chain.
     pub(crate) is_cacheable: bool,
-    /// Prompt tokens whose log-probability has been reported.
+    /// Prompt rows that were read: log-probabilities reported, or hidden states added to `pooled`.
     pub(crate) n_scored: usize,
+    /// The sum of the hidden states read so far; empty before the first.
+    pub(crate) pooled: Vec<f64>,
     pub(crate) n_preemptions: u32,
     /// Has run before.
     pub(crate) was_admitted: bool,
+    /// What its next tokens must keep to; has taken every token generated so far.
+    pub(crate) guide: Option<Guide>,
 }
 
 impl Sequence {
@@ -81,8 +86,10 @@ impl Sequence {
             n_registered: 0,
             is_cacheable: true,
             n_scored: 0,
+            pooled: Vec::new(),
             n_preemptions: 0,
             was_admitted: false,
+            guide: None,
         }
     }
 
@@ -94,7 +101,9 @@ impl Sequence {
             tokens: Vec::with_capacity(self.tokens.capacity()),
             blocks: Vec::with_capacity(self.blocks.capacity()),
             hashes: Vec::with_capacity(self.hashes.capacity()),
+            pooled: Vec::new(),
             n_preemptions: 0,
+            guide: self.guide.clone(),
             ..*self
         };
         sibling.tokens.extend_from_slice(&self.tokens);
@@ -118,6 +127,21 @@ impl Sequence {
 
     pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
+    }
+
+    /// Adds the hidden state of the next row to be read.
+    pub(crate) fn pool(&mut self, hidden: &[f32]) {
+        self.pooled.resize(hidden.len(), 0.0);
+        for (sum, &value) in self.pooled.iter_mut().zip(hidden) {
+            *sum += f64::from(value);
+        }
+        self.n_scored += 1;
+    }
+
+    /// The mean of the hidden states read.
+    pub(crate) fn pooled_mean(&self) -> Vec<f32> {
+        let n = self.n_scored.max(1) as f64;
+        self.pooled.iter().map(|sum| (sum / n) as f32).collect()
     }
 
     /// Blocks it holds at its longest. The last token is never computed.

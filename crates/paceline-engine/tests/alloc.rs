@@ -53,6 +53,7 @@ fn request(i: u32, params: &SamplingParams) -> Request {
         priority: Priority::Normal,
         deadline_ns: None,
         tenant: 0,
+        constraint: None,
     }
 }
 

@@ -7,6 +7,8 @@ mod run;
 #[path = "sim/workload.rs"]
 mod workload;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use run::Coverage;
 use workload::Workload;
 
@@ -32,7 +34,7 @@ fn random_workloads_keep_every_invariant() {
 
 fn run_seed(seed: u64, coverage: &mut Coverage) {
     let workload = Workload::random(seed);
-    let outcome = std::panic::catch_unwind(|| run::run(&workload));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run::run(&workload)));
     let report = match outcome {
         Ok(Ok(report)) => report,
         Ok(Err(what)) => panic!("SIM_SEED={seed} fails: {what}\n{}", workload.summary()),

@@ -30,15 +30,25 @@ const NAME: &str = "chat";
 const NOW: &str = "paceline_now";
 
 /// One turn of a chat.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     pub role: String,
     pub content: String,
+    /// Calls that an assistant made, as OpenAI writes them but with arguments as objects. Templates
+    /// ask whether the field is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<serde_json::Value>,
+    /// The call that a tool's message answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// Who speaks, among those of one role; the tool's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl Message {
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
+        Self { role: role.into(), content: content.into(), ..Self::default() }
     }
 }
 
@@ -74,6 +84,7 @@ pub enum TemplateError {
 
 /// A compiled chat template.
 pub struct ChatTemplate {
+    source: String,
     environment: Environment<'static>,
     bos_token: String,
     eos_token: String,
@@ -89,7 +100,8 @@ impl ChatTemplate {
         environment
             .add_template_owned(NAME, without_generation_tags(source))
             .map_err(|error| syntax_error(&error))?;
-        Ok(Self { environment, bos_token: bos_token.to_owned(), eos_token: eos_token.to_owned() })
+        let (bos_token, eos_token) = (bos_token.to_owned(), eos_token.to_owned());
+        Ok(Self { source: source.to_owned(), environment, bos_token, eos_token })
     }
 
     /// The template a model's files carry, if they carry one.
@@ -103,6 +115,11 @@ impl ChatTemplate {
         };
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
         Self::new(source, &bos, &eos).map(Some)
+    }
+
+    /// The template's own text.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The prompt for a chat.

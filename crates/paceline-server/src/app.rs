@@ -1,32 +1,42 @@
 //! What all requests share: the model once it is there, the queue, the keys, the counters.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use paceline_engine::{Backend, Engine};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::engine::{self, EngineHandle, Queue, QueueLimits, WorkerOptions};
 use crate::error::ApiError;
+use crate::grammars::Grammars;
 use crate::jobs::{Jobs, LineExecutor};
 use crate::keys::Keys;
 use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
 use crate::options::ServerOptions;
+use crate::traces::Traces;
+
+/// Each costs a few snapshots a second; the engine's thread makes them once for all.
+const MAX_WATCHERS: usize = 16;
+const RETRY_WATCHING: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) options: ServerOptions,
     pub(crate) keys: Keys,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) traces: Option<Traces>,
     queue: Arc<Queue>,
     ready: OnceLock<Arc<Ready>>,
     /// Files and batches, on a server that keeps them.
     jobs: Option<Jobs>,
     /// Where tasks that no connection waits for run.
     runtime: Handle,
-    is_draining: AtomicBool,
+    is_draining: watch::Sender<bool>,
+    /// One for each spectator there may be.
+    watch_places: Arc<Semaphore>,
     /// Requests being answered, and a way to wait for there to be none.
     n_in_flight: watch::Sender<usize>,
     /// Those of them that came over HTTP.
@@ -38,6 +48,7 @@ pub(crate) struct App {
 pub(crate) struct Ready {
     pub(crate) model: Model,
     pub(crate) engine: EngineHandle,
+    pub(crate) grammars: Grammars,
 }
 
 /// One request being answered; dropping it says that it is done.
@@ -53,14 +64,18 @@ impl App {
             max_requests: options.max_queued_requests.max(1),
             max_tokens: options.max_queued_tokens,
         });
+        let metrics = Arc::default();
+        let traces = options.traces.as_ref().map(|collector| Traces::new(collector, &metrics));
         Arc::new(App {
             keys: Keys::new(&options.keys),
-            metrics: Arc::default(),
+            metrics,
+            traces,
             queue,
             ready: OnceLock::new(),
             jobs,
             runtime,
-            is_draining: AtomicBool::new(false),
+            is_draining: watch::Sender::new(false),
+            watch_places: Arc::new(Semaphore::new(MAX_WATCHERS)),
             n_in_flight: watch::Sender::new(0),
             n_interactive: AtomicUsize::new(0),
             options,
@@ -74,11 +89,14 @@ impl App {
         served: ServedModel,
     ) -> std::io::Result<bool> {
         let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
+        let tokenizer = Arc::clone(&model.served.tokenizer);
+        let grammars = Grammars::new(tokenizer, self.options.grammar_timeout);
         let ServerOptions { queue_timeout, target_itl, .. } = self.options;
-        let options = WorkerOptions { queue_timeout, target_itl };
+        let tracer = self.traces.as_ref().map(|traces| traces.tracer(model.name()));
+        let options = WorkerOptions { queue_timeout, target_itl, tracer };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
-        let is_first = self.ready.set(Arc::new(Ready { model, engine })).is_ok();
+        let is_first = self.ready.set(Arc::new(Ready { model, engine, grammars })).is_ok();
         if let Some(jobs) = self.jobs.as_ref().filter(|_| is_first) {
             jobs.start(LineExecutor::new(Arc::clone(self)))?;
         }
@@ -120,12 +138,27 @@ impl App {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Relaxed)
+        *self.is_draining.borrow()
     }
 
     /// From now on no request is taken.
     pub(crate) fn drain(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
+        self.is_draining.send_replace(true);
+    }
+
+    /// Returns when the server has begun to drain.
+    pub(crate) async fn drained(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.is_draining.subscribe().wait_for(|&is_draining| is_draining).await;
+    }
+
+    /// A spectator's place, while it is kept.
+    pub(crate) fn watch_place(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.watch_places).try_acquire_owned().map_err(|_| ApiError::Overloaded {
+            message: format!("{MAX_WATCHERS} clients watch already; try again later"),
+            code: "too_many_watchers",
+            retry_after: RETRY_WATCHING,
+        })
     }
 
     /// Gives up what is under way.

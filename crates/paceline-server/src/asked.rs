@@ -13,6 +13,7 @@ use serde_json::Number;
 
 use crate::engine::Job;
 use crate::error::ApiError;
+use crate::format::Format;
 use crate::json::{Fields, Shape, Short, ShortMap, parse};
 use crate::model::Model;
 use crate::reply::TextOptions;
@@ -32,6 +33,8 @@ pub(crate) struct Asked {
     pub(crate) stream: bool,
     /// Streams end with a chunk that counts tokens.
     pub(crate) include_usage: bool,
+    /// The form that the answer must have.
+    pub(crate) format: Option<Format>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -53,13 +56,13 @@ impl Asked {
             priority: Priority::Normal,
             stream: false,
             include_usage: false,
+            format: None,
         };
         defaults.overridden(fields)
     }
 
     /// The same, but for what these fields say otherwise.
     pub(crate) fn overridden(&self, fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
-        refuse_unfinished(fields)?;
         let stream_options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let seed = read_seed(fields)?;
         let mut sampling = read_sampling(fields, &self.sampling)?;
@@ -73,7 +76,13 @@ impl Asked {
             priority: read_priority(fields)?.unwrap_or(self.priority),
             stream: fields.take("stream")?.unwrap_or(self.stream),
             include_usage: stream_options.include_usage.unwrap_or(self.include_usage),
+            format: Format::read(fields)?.or_else(|| self.format.clone()),
         })
+    }
+
+    /// Special tokens are shown, for those who look for them.
+    pub(crate) fn show_special(&mut self) {
+        self.skip_special = false;
     }
 
     /// The engine's half and the text's half of one prompt.
@@ -100,7 +109,8 @@ impl Asked {
             is_silent,
         };
         let params = Arc::new(sampling);
-        Ok(Work { prompt, params, priority: self.priority, text })
+        let format = self.format.clone();
+        Ok(Work { prompt, params, priority: self.priority, text, format })
     }
 }
 
@@ -111,13 +121,15 @@ pub(crate) struct Work {
     pub(crate) params: Arc<SamplingParams>,
     priority: Priority,
     pub(crate) text: TextOptions,
+    pub(crate) format: Option<Format>,
 }
 
 impl Work {
     /// What goes to the engine. Nobody gets into a higher class than its key allows.
     pub(crate) fn into_job(self, tenant: u64, highest: Priority, timeout: Option<Duration>) -> Job {
-        let priority = self.priority.max(highest);
-        Job { prompt: self.prompt, params: self.params, priority, tenant, timeout }
+        let Work { prompt, params, priority, .. } = self;
+        let priority = priority.max(highest);
+        Job { prompt, params, priority, tenant, timeout, constraint: None }
     }
 }
 
@@ -159,7 +171,7 @@ fn read_sampling(
 }
 
 /// A name; or a number as vLLM has them, lower first.
-fn read_priority(fields: &mut Fields<'_>) -> Result<Option<Priority>, ApiError> {
+pub(crate) fn read_priority(fields: &mut Fields<'_>) -> Result<Option<Priority>, ApiError> {
     const NAME: &str = "priority";
     let Some((shape, raw)) = fields.take_raw(NAME) else {
         return Ok(None);
@@ -212,24 +224,4 @@ fn read_logit_bias(fields: &mut Fields<'_>) -> Result<Option<Vec<(Token, f32)>>,
     // A map has no order; sums of biases must not depend on one.
     entries.sort_unstable_by_key(|&(token, _)| token);
     Ok(Some(entries))
-}
-
-/// Fields of output that follows a grammar. `response_format: {"type": "text"}` asks for nothing.
-fn refuse_unfinished(fields: &mut Fields<'_>) -> Result<(), ApiError> {
-    #[derive(Deserialize)]
-    struct ResponseFormat {
-        r#type: String,
-    }
-    let refuse = |name| Err(ApiError::invalid(name, format!("{name} is not supported yet")));
-    if let Some(format) = fields.take::<ResponseFormat>("response_format")?
-        && format.r#type != "text"
-    {
-        return refuse("response_format");
-    }
-    for name in ["guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools"] {
-        if fields.has(name) {
-            return refuse(name);
-        }
-    }
-    Ok(())
 }

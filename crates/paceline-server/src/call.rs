@@ -1,20 +1,22 @@
 //! One HTTP request to a generating route, from its body to a running reply.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use paceline_engine::Priority;
+use paceline_engine::{Priority, SamplingParams, Token};
 
 use crate::app::{App, InFlight, Ready};
 use crate::asked::Work;
-use crate::engine::Label;
+use crate::engine::{Inbox, Job, Label};
 use crate::error::ApiError;
-use crate::keys::Caller;
+use crate::keys::{Caller, Share};
+use crate::pooled;
 use crate::reply::Reply;
+use crate::traces::TraceContext;
 
 /// What the outermost layer notes about every request.
 #[derive(Clone, Debug)]
@@ -22,6 +24,7 @@ pub(crate) struct Visit {
     pub(crate) caller: Arc<Caller>,
     pub(crate) request_id: String,
     pub(crate) arrival: Instant,
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) kind: Kind,
 }
 
@@ -74,7 +77,8 @@ impl Call {
     ) -> Result<Call, ApiError> {
         let ready = Arc::clone(app.ready()?);
         let in_flight = app.enter_line();
-        let visit = Visit { caller, request_id, arrival: Instant::now(), kind: Kind::BatchLine };
+        let (arrival, kind) = (Instant::now(), Kind::BatchLine);
+        let visit = Visit { caller, request_id, arrival, trace: None, kind };
         Ok(Call { app, ready, visit, body, in_flight })
     }
 
@@ -89,22 +93,74 @@ impl Call {
 
     /// Hands everything to the engine and waits for it to begin.
     pub(crate) async fn generate(self, works: Vec<Work>) -> Result<Running, ApiError> {
-        let Call { app, ready, visit, in_flight, .. } = self;
         let texts: Vec<_> = works.iter().map(|work| work.text.clone()).collect();
-        let n_prompts = u32::try_from(works.len()).unwrap_or(u32::MAX);
-        let n_tokens = works.iter().map(|work| work.prompt.len() as u64).sum();
-        let share = visit.caller.enter(n_prompts, n_tokens)?;
-        let tenant = visit.caller.tenant;
-        let (highest, timeout) = match visit.kind {
-            Kind::Interactive => (visit.caller.highest_priority, app.options.request_timeout),
-            Kind::BatchLine => (Priority::Batch, None),
-        };
-        let jobs = works.into_iter().map(|work| work.into_job(tenant, highest, timeout)).collect();
-        let label = Label { request_id: visit.request_id, key_name: visit.caller.name.clone() };
-        let inbox = ready.engine.submit(jobs, visit.arrival, label)?;
-        let mut reply = Reply::new(inbox, ready.model.tokenizer(), &texts, share);
+        let tenant = self.visit.caller.tenant;
+        let (highest, timeout) = self.terms();
+        let mut jobs = Vec::with_capacity(works.len());
+        for mut work in works {
+            let format = work.format.take();
+            let mut job = work.into_job(tenant, highest, timeout);
+            if let Some(format) = format {
+                job.constraint = Some(self.ready.grammars.constraint(&format).await?);
+            }
+            jobs.push(job);
+        }
+        let (inbox, share) = self.submit(jobs)?;
+        let mut reply = Reply::new(inbox, self.ready.model.tokenizer(), &texts, share);
         reply.begin().await?;
-        Ok(Running { reply, _in_flight: in_flight })
+        Ok(Running { reply, _in_flight: self.in_flight })
+    }
+
+    /// Hands prompts to the engine of which only vectors are wanted, and waits for these.
+    pub(crate) async fn pool(
+        self,
+        prompts: Vec<Vec<Token>>,
+        priority: Priority,
+    ) -> Result<Vec<Vec<f32>>, ApiError> {
+        let model = &self.ready.model;
+        let params = Arc::new(SamplingParams {
+            pooling: Some(model.served.embedding.pooling),
+            max_tokens: 1,
+            ..SamplingParams::greedy()
+        });
+        let tenant = self.visit.caller.tenant;
+        let (highest, timeout) = self.terms();
+        let job = |prompt: Vec<Token>| {
+            model.check(&prompt, &params)?;
+            Ok(Job {
+                prompt,
+                params: Arc::clone(&params),
+                priority: priority.max(highest),
+                tenant,
+                timeout,
+                constraint: None,
+            })
+        };
+        let jobs = prompts.into_iter().map(job).collect::<Result<Vec<_>, ApiError>>()?;
+        let n_jobs = jobs.len();
+        let (inbox, _share) = self.submit(jobs)?;
+        pooled::read(inbox, n_jobs).await
+    }
+
+    /// The highest class the request may have, and how long it may take.
+    fn terms(&self) -> (Priority, Option<Duration>) {
+        match self.visit.kind {
+            Kind::Interactive => {
+                (self.visit.caller.highest_priority, self.app.options.request_timeout)
+            }
+            Kind::BatchLine => (Priority::Batch, None),
+        }
+    }
+
+    /// Queues jobs within the limits of their key.
+    fn submit(&self, jobs: Vec<Job>) -> Result<(Inbox, Share), ApiError> {
+        let Visit { caller, request_id, arrival, trace, .. } = &self.visit;
+        let n_prompts = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+        let n_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
+        let share = caller.enter(n_prompts, n_tokens)?;
+        let label =
+            Label { request_id: request_id.clone(), key_name: caller.name.clone(), trace: *trace };
+        Ok((self.ready.engine.submit(jobs, *arrival, label)?, share))
     }
 }
 

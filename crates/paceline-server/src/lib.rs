@@ -15,10 +15,13 @@
 mod app;
 mod asked;
 mod call;
+pub mod client;
 mod collect;
 mod connections;
 mod engine;
 mod error;
+mod format;
+mod grammars;
 mod jobs;
 mod json;
 mod keys;
@@ -27,30 +30,41 @@ mod metrics;
 mod model;
 mod native;
 mod openai;
+mod openapi;
 mod options;
+mod page;
+mod pooled;
 mod prompts;
 mod random;
 mod reply;
 mod router;
 mod sse;
 mod tokens;
+mod tools;
+mod traces;
+mod watch;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline_engine::{Backend, Engine};
 use paceline_jobs::JobsError;
 use tokio::runtime::Runtime;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 pub use jobs::LineEngine;
 pub use keys::{KeyFileError, KeyRule};
-pub use model::ServedModel;
+pub use model::{Embedding, ServedModel};
 pub use options::{JobOptions, ServerOptions};
 
 use app::App;
 use jobs::Jobs;
+use traces::Traces;
+
+/// How long the end of the server may be put off for traces.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// A server that has its port. It answers as soon as it [runs](Server::run), with 503 until it is
 /// [given a model](ServerHandle::serve).
@@ -107,7 +121,16 @@ impl Server {
         let served = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let router = router::router(Arc::clone(&app));
-            connections::serve(listener, Arc::clone(&app), router, stop).await
+            let exporter = app.traces.as_ref().and_then(Traces::take_exporter);
+            let (stop_exporter, stopped) = oneshot::channel();
+            let exporter = exporter.map(|exporter| tokio::spawn(exporter.run(stopped)));
+            let served = connections::serve(listener, Arc::clone(&app), router, stop).await;
+            if let Some(exporter) = exporter {
+                // The last spans get their chance, and no more.
+                let _ = stop_exporter.send(());
+                let _ = tokio::time::timeout(LAST_SPANS, exporter).await;
+            }
+            served
         });
         app.stop_jobs();
         // What is still open has had its time.

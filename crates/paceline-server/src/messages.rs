@@ -5,6 +5,7 @@ use std::fmt;
 use paceline_model::template::Message;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::json::Fields;
@@ -17,6 +18,27 @@ pub(crate) struct WireMessage {
     /// Null for an assistant that only called tools.
     #[serde(default)]
     pub(crate) content: Option<Content>,
+    #[serde(default)]
+    tool_calls: Option<Vec<WireCall>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
+}
+
+/// A call that the assistant made earlier.
+#[derive(Debug, Deserialize)]
+struct WireCall {
+    #[serde(default)]
+    id: Option<String>,
+    function: WireFunction,
+}
+
+#[derive(Debug, Deserialize)]
+struct WireFunction {
+    name: String,
+    #[serde(default)]
+    arguments: Value,
 }
 
 #[derive(Debug)]
@@ -89,7 +111,20 @@ fn convert_one(message: WireMessage, param: &'static str) -> Result<Message, Api
         Some(Content::Text(text)) => text,
         Some(Content::Parts(parts)) => join(parts, param)?,
     };
-    Ok(Message::new(role, content))
+    let tool_calls = message.tool_calls.unwrap_or_default().into_iter().map(convert_call).collect();
+    let (tool_call_id, name) = (message.tool_call_id, message.name);
+    Ok(Message { role, content, tool_calls, tool_call_id, name })
+}
+
+/// Arguments come as text; templates want the object in it.
+fn convert_call(call: WireCall) -> Value {
+    let WireFunction { name, arguments } = call.function;
+    let arguments = match &arguments {
+        Value::String(text) => serde_json::from_str(text).unwrap_or(arguments),
+        Value::Null => json!({}),
+        _ => arguments,
+    };
+    json!({"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}})
 }
 
 /// Text parts, one after the other.

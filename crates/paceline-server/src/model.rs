@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use paceline_engine::{BackendLimits, SamplingParams, Token, check_request};
-use paceline_model::template::{ChatInput, ChatTemplate, Message};
+use paceline_engine::{BackendLimits, Pooling, SamplingParams, Token, check_request};
+use paceline_model::template::{ChatInput, ChatTemplate, Message, TemplateError};
 use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
+use serde_json::Value;
 use tokio::task::block_in_place;
 
 use crate::error::ApiError;
+use crate::tools::{self, ToolStyle};
 
 /// A model as its clients see it.
 #[derive(Debug)]
@@ -17,6 +19,15 @@ pub struct ServedModel {
     pub names: Vec<String>,
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
+    pub embedding: Embedding,
+}
+
+/// What `/v1/embeddings` makes of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Embedding {
+    pub pooling: Pooling,
+    /// Values of a vector: the width of the model's hidden state.
+    pub n_dims: usize,
 }
 
 /// A served model with what its engine can hold.
@@ -30,6 +41,7 @@ pub(crate) struct Model {
     max_text_bytes: usize,
     /// Seconds since 1970.
     pub(crate) created: u64,
+    pub(crate) tool_style: ToolStyle,
 }
 
 impl Model {
@@ -41,7 +53,9 @@ impl Model {
         const SLACK: usize = 4;
         let per_token = longest.unwrap_or(1).max(1).saturating_mul(SLACK);
         let max_text_bytes = per_token.saturating_mul(limits.max_model_len as usize);
-        Model { limits, max_num_seqs, max_text_bytes, created: unix_seconds(), served }
+        let tool_style = ToolStyle::new(tokenizer, served.template.as_ref());
+        let created = unix_seconds();
+        Model { limits, max_num_seqs, max_text_bytes, created, tool_style, served }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -94,20 +108,32 @@ impl Model {
     }
 
     /// The tokens of a chat, up to where the assistant answers.
-    pub(crate) fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>, ApiError> {
+    pub(crate) fn encode_chat(
+        &self,
+        messages: &[Message],
+        tools: &[Value],
+    ) -> Result<Vec<Token>, ApiError> {
         let template = self.served.template.as_ref().ok_or_else(|| {
             ApiError::invalid(
                 "messages",
                 "this model has no chat template; use /v1/completions with a plain prompt",
             )
         })?;
-        let chat = ChatInput {
-            messages,
-            add_generation_prompt: true,
-            now: unix_seconds() as i64,
-            ..ChatInput::default()
+        if self.tool_style.is_in_template {
+            return self.encode(&render(template, messages, tools)?);
+        }
+        let plain = tools::in_plain_words(messages);
+        let told = |has_system| {
+            let mut messages = plain.clone();
+            tools::describe(&mut messages, tools, has_system);
+            render(template, &messages, &[])
         };
-        self.encode(&template.render(&chat)?)
+        // Some templates know no system.
+        let text = match told(true) {
+            Err(TemplateError::Refused(_)) if !tools.is_empty() => told(false),
+            rendered => rendered,
+        };
+        self.encode(&text?)
     }
 
     /// How a token is written in a list of log-probabilities. Tokens that are no whole characters
@@ -122,6 +148,20 @@ impl Model {
             }),
         }
     }
+}
+
+fn render(
+    template: &ChatTemplate,
+    messages: &[Message],
+    tools: &[Value],
+) -> Result<String, TemplateError> {
+    template.render(&ChatInput {
+        messages,
+        add_generation_prompt: true,
+        tools,
+        now: unix_seconds() as i64,
+        ..ChatInput::default()
+    })
 }
 
 pub(crate) fn unix_seconds() -> u64 {

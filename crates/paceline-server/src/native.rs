@@ -21,7 +21,7 @@ use crate::collect::{Answer, collect};
 use crate::error::ApiError;
 use crate::json::{Fields, Shape, json_response, parse};
 use crate::model::Model;
-use crate::prompts::{Prompt, check_count, read_prompts};
+use crate::prompts::{PROMPT, Prompt, check_count, read_prompts};
 use crate::reply::{Finish, Piece, Update};
 use crate::sse::{self, Chunks, Events};
 
@@ -50,7 +50,7 @@ pub(crate) async fn single(
     let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
     let mut fields = Fields::parse(&body)?;
     let asked = read(&mut fields, &ready.model)?;
-    let mut prompts = read_prompts(&mut fields, &ready.model, 1)?;
+    let mut prompts = read_prompts(&mut fields, PROMPT, &ready.model, 1)?;
     let prompt = prompts.pop().ok_or_else(|| ApiError::invalid("prompt", "there is no prompt"))?;
     let work = asked.job(&ready.model, prompt.tokens)?;
     answer(call, vec![work], asked.stream, Form::Single).await
@@ -68,7 +68,7 @@ pub(crate) async fn batch(
     if prompts.is_empty() {
         return Err(ApiError::invalid(PROMPTS, "prompts is empty"));
     }
-    check_count(prompts.len(), call.max_prompts())?;
+    check_count(PROMPTS, prompts.len(), call.max_prompts())?;
     let works = prompts.iter().map(|raw| read_work(raw, &asked, &ready.model));
     let works = works.collect::<Result<Vec<_>, _>>()?;
     answer(call, works, asked.stream, Form::Batch).await
@@ -95,7 +95,7 @@ fn read_work(raw: &RawValue, shared: &Asked, model: &Model) -> Result<Work, ApiE
             let mut fields = Fields::parse(raw.get().as_bytes())?;
             let mut asked = shared.overridden(&mut fields)?;
             asked.max_tokens = fields.take("max_tokens")?.or(asked.max_tokens);
-            let mut prompts = read_prompts(&mut fields, model, 1)?;
+            let mut prompts = read_prompts(&mut fields, PROMPT, model, 1)?;
             let prompt = prompts.pop().map(|prompt| prompt.tokens).unwrap_or_default();
             asked.job(model, prompt)
         }

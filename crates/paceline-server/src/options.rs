@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::client::Origin;
 use crate::keys::KeyRule;
 
 /// Settings of a server. The defaults suit one machine behind no proxy.
@@ -33,10 +34,14 @@ pub struct ServerOptions {
     pub max_connections: usize,
     /// Prompts one request may have.
     pub max_prompts: usize,
+    /// How long compiling a grammar may take.
+    pub grammar_timeout: Duration,
     /// Who may use the server; empty lets everybody.
     pub keys: Vec<KeyRule>,
     /// Where files and batches are kept; without it there are none.
     pub jobs: Option<JobOptions>,
+    /// Where spans of requests are sent: an OTLP collector that takes JSON over HTTP.
+    pub traces: Option<Origin>,
     /// Threads that speak HTTP.
     pub n_threads: usize,
 }
@@ -56,8 +61,10 @@ impl Default for ServerOptions {
             header_timeout: Duration::from_secs(10),
             max_connections: 4096,
             max_prompts: 1024,
+            grammar_timeout: Duration::from_secs(2),
             keys: Vec::new(),
             jobs: None,
+            traces: None,
             n_threads: 2,
         }
     }

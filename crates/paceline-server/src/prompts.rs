@@ -8,7 +8,8 @@ use crate::error::ApiError;
 use crate::json::{Fields, Shape, parse};
 use crate::model::Model;
 
-const NAME: &str = "prompt";
+/// What most routes call it.
+pub(crate) const PROMPT: &str = "prompt";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prompt {
@@ -34,35 +35,37 @@ impl Prompt {
     }
 }
 
+/// The prompts in the field of that name.
 pub(crate) fn read_prompts(
     fields: &mut Fields<'_>,
+    name: &'static str,
     model: &Model,
     max: usize,
 ) -> Result<Vec<Prompt>, ApiError> {
-    let Some((shape, raw)) = fields.take_raw(NAME) else {
-        return Err(ApiError::invalid(NAME, "the field prompt is missing"));
+    let Some((shape, raw)) = fields.take_raw(name) else {
+        return Err(ApiError::invalid(name, format!("the field {name} is missing")));
     };
     let text = |text| Prompt::of_text(model, text);
     match shape {
-        Shape::Numbers => Ok(vec![Prompt::of_tokens(parse(NAME, raw)?)]),
+        Shape::Numbers => Ok(vec![Prompt::of_tokens(parse(name, raw)?)]),
         Shape::Texts => {
-            let texts: Vec<String> = parse(NAME, raw)?;
-            check_count(texts.len(), max)?;
+            let texts: Vec<String> = parse(name, raw)?;
+            check_count(name, texts.len(), max)?;
             texts.into_iter().map(text).collect()
         }
         Shape::Lists => {
-            let lists: Vec<Vec<Token>> = parse(NAME, raw)?;
-            check_count(lists.len(), max)?;
+            let lists: Vec<Vec<Token>> = parse(name, raw)?;
+            check_count(name, lists.len(), max)?;
             Ok(lists.into_iter().map(Prompt::of_tokens).collect())
         }
-        _ => Ok(vec![text(parse(NAME, raw)?)?]),
+        _ => Ok(vec![text(parse(name, raw)?)?]),
     }
 }
 
-pub(crate) fn check_count(n: usize, max: usize) -> Result<(), ApiError> {
+pub(crate) fn check_count(name: &'static str, n: usize, max: usize) -> Result<(), ApiError> {
     if n <= max {
         return Ok(());
     }
     let message = format!("there are {n} prompts; this server takes at most {max} at once");
-    Err(ApiError::invalid(NAME, message))
+    Err(ApiError::invalid(name, message))
 }

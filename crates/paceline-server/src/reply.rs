@@ -101,12 +101,12 @@ impl Reply {
     /// Waits until the engine has begun, so that a refusal can still be a status of its own.
     pub(crate) async fn begin(&mut self) -> Result<(), ApiError> {
         self.receive().await?;
-        let refused = self
+        let place = self
             .messages
             .iter()
             .position(|message| matches!(message.news, News::Refused(_) | News::QueueTimeout));
-        match refused {
-            Some(place) => Err(failure(self.messages.swap_remove(place).news)),
+        match place {
+            Some(place) => Err(refused(self.messages.swap_remove(place).news)),
             None => Ok(()),
         }
     }
@@ -143,12 +143,14 @@ impl Reply {
             News::PromptLogprob(logprob) => {
                 return Ok(Some(Update::PromptLogprob { prompt, logprob }));
             }
+            // Those who want vectors do not read them here.
+            News::Pooled(_) => return Ok(None),
             News::Token { index, token, logprob } => {
                 self.share.n_tokens += 1;
                 (index, Ok((token, logprob)))
             }
             News::Finished { index, reason } => (index, Err(reason)),
-            news @ (News::Refused(_) | News::QueueTimeout) => return Err(failure(news)),
+            news @ (News::Refused(_) | News::QueueTimeout) => return Err(refused(news)),
         };
         let sequence =
             self.prompts.get_mut(prompt as usize).and_then(|p| p.get_mut(index as usize));
@@ -229,7 +231,7 @@ impl Sequence {
 }
 
 /// The answer to a request that was not taken.
-fn failure(news: News) -> ApiError {
+pub(crate) fn refused(news: News) -> ApiError {
     match news {
         News::Refused(error) => error.into(),
         _ => ApiError::Overloaded {
@@ -241,7 +243,7 @@ fn failure(news: News) -> ApiError {
 }
 
 /// The answer to a request that did not come to its end.
-fn broken(reason: FinishReason) -> ApiError {
+pub(crate) fn broken(reason: FinishReason) -> ApiError {
     match reason {
         FinishReason::Cancelled => {
             ApiError::unavailable("the server is shutting down and could not finish the request")

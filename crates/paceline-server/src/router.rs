@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::handler::Handler;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{self, MethodRouter};
 use serde_json::json;
 
 use crate::app::App;
@@ -16,37 +17,77 @@ use crate::call::{Kind, Visit};
 use crate::error::ApiError;
 use crate::jobs::{batches, files};
 use crate::json::json_response;
-use crate::openai::{chat, completions, models, responses};
-use crate::{native, tokens};
+use crate::openai::{chat, completions, embeddings, models, responses};
+use crate::traces::TraceContext;
+use crate::{native, openapi, page, tokens, watch};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
-/// What needs no key: probes come without one.
-const OPEN_PATHS: [&str; 3] = ["/health", "/ready", "/ping"];
+/// What needs no key: probes come without one, and the page is where a person types it.
+fn is_open(path: &str) -> bool {
+    ["/health", "/ready", "/ping", "/"].contains(&path) || path.starts_with(page::FILES)
+}
+
+/// A path, and who answers there.
+pub(crate) struct Route {
+    #[cfg_attr(not(test), expect(dead_code, reason = "a test compares it with the document"))]
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    handler: MethodRouter<Arc<App>>,
+}
+
+/// All there are. `openapi.json` describes each of them.
+pub(crate) fn routes() -> Vec<Route> {
+    vec![
+        get("/health", health),
+        get("/ready", health),
+        get("/ping", alive),
+        get("/", page::index),
+        get("/page/{name}", page::file),
+        get("/live", watch::handle),
+        get("/version", version),
+        get("/metrics", metrics),
+        get("/openapi.json", openapi::handle),
+        get("/v1/models", models::list),
+        get("/v1/models/{*name}", models::one),
+        post("/v1/completions", completions::handle),
+        post("/v1/chat/completions", chat::handle),
+        post("/v1/responses", responses::handle),
+        post("/v1/embeddings", embeddings::handle),
+        get("/v1/files", files::list),
+        post("/v1/files", files::upload),
+        get("/v1/files/{id}", files::one),
+        delete("/v1/files/{id}", files::delete),
+        get("/v1/files/{id}/content", files::content),
+        get("/v1/batches", batches::list),
+        post("/v1/batches", batches::create),
+        get("/v1/batches/{id}", batches::one),
+        post("/v1/batches/{id}/cancel", batches::cancel),
+        post("/generate", native::single),
+        post("/generate/batch", native::batch),
+        post("/tokenize", tokens::tokenize),
+        post("/detokenize", tokens::detokenize),
+    ]
+}
+
+fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
+    Route { method: Method::GET, path, handler: routing::get(handler) }
+}
+
+fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
+    Route { method: Method::POST, path, handler: routing::post(handler) }
+}
+
+fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
+    Route { method: Method::DELETE, path, handler: routing::delete(handler) }
+}
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/health", get(health))
-        .route("/ready", get(health))
-        .route("/ping", get(alive))
-        .route("/version", get(version))
-        .route("/metrics", get(metrics))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*name}", get(models::one))
-        .route("/v1/completions", post(completions::handle))
-        .route("/v1/chat/completions", post(chat::handle))
-        .route("/v1/responses", post(responses::handle))
-        .route("/v1/files", get(files::list).post(files::upload))
-        .route("/v1/files/{id}", get(files::one).delete(files::delete))
-        .route("/v1/files/{id}/content", get(files::content))
-        .route("/v1/batches", get(batches::list).post(batches::create))
-        .route("/v1/batches/{id}", get(batches::one))
-        .route("/v1/batches/{id}/cancel", post(batches::cancel))
-        .route("/generate", post(native::single))
-        .route("/generate/batch", post(native::batch))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
+    let add = |router: Router<Arc<App>>, route: Route| router.route(route.path, route.handler);
+    routes()
+        .into_iter()
+        .fold(Router::new(), add)
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&app), enter))
@@ -57,18 +98,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let arrival = Instant::now();
     let request_id = request_id(request.headers());
-    let is_open = OPEN_PATHS.contains(&request.uri().path());
+    let is_open = is_open(request.uri().path());
     let mut response = match app.keys.caller(request.headers()) {
         Err(error) if !is_open => error.into_response(),
         Err(_) => next.run(request).await,
         Ok(caller) => {
             let request_id = request_id.clone();
-            request.extensions_mut().insert(Visit {
-                caller,
-                request_id,
-                arrival,
-                kind: Kind::Interactive,
-            });
+            let trace = TraceContext::of(request.headers());
+            let kind = Kind::Interactive;
+            request.extensions_mut().insert(Visit { caller, request_id, arrival, trace, kind });
             next.run(request).await
         }
     };

@@ -16,7 +16,7 @@ use crate::reply::Update;
 
 /// A comment is sent when there has been nothing to say for this long, so that nobody in between
 /// takes the connection for dead.
-const PING_AFTER: Duration = Duration::from_secs(15);
+pub(crate) const PING_AFTER: Duration = Duration::from_secs(15);
 
 /// How a route writes its stream.
 pub(crate) trait Chunks: Send + 'static {
@@ -55,6 +55,15 @@ impl Events {
         self.data(value);
     }
 
+    /// Something that is no event, so that the connection is seen to live.
+    pub(crate) fn ping(&mut self) {
+        self.0.extend_from_slice(b": ping\n\n");
+    }
+
+    pub(crate) fn into_bytes(self) -> Bytes {
+        Bytes::from(self.0)
+    }
+
     /// OpenAI's end of a stream.
     pub(crate) fn done(&mut self) {
         self.0.extend_from_slice(b"data: [DONE]\n\n");
@@ -77,7 +86,12 @@ pub(crate) fn response(running: Running, chunks: impl Chunks) -> Response {
         let bytes = state.next().await?;
         Some((Ok::<_, Infallible>(bytes), state))
     });
-    let mut response = Response::new(Body::from_stream(body));
+    event_stream(Body::from_stream(body))
+}
+
+/// A response whose body is events.
+pub(crate) fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -100,11 +114,11 @@ impl<C: Chunks> State<C> {
             }
             let next = self.running.reply.next(&mut self.updates);
             match tokio::time::timeout(PING_AFTER, next).await {
-                Err(_) => out.0.extend_from_slice(b": ping\n\n"),
+                Err(_) => out.ping(),
                 Ok(outcome) => self.write(outcome, &mut out),
             }
         }
-        Some(Bytes::from(out.0))
+        Some(out.into_bytes())
     }
 
     fn write(&mut self, outcome: Result<bool, ApiError>, out: &mut Events) {

@@ -14,6 +14,7 @@ use crate::call::Call;
 use crate::error::ApiError;
 use crate::json::{Fields, json_response};
 use crate::messages::read_messages;
+use crate::tools::Tools;
 
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
@@ -24,7 +25,8 @@ pub(crate) async fn tokenize(
     let mut fields = Fields::parse(&call.body)?;
     model.check_name(fields.take::<String>("model")?.as_deref())?;
     let tokens = if fields.has("messages") {
-        model.encode_chat(&read_messages(&mut fields)?)?
+        let tools = Tools::read(&mut fields)?.map(|tools| tools.definitions()).unwrap_or_default();
+        model.encode_chat(&read_messages(&mut fields)?, &tools)?
     } else {
         let text: String = fields.require("prompt")?;
         match fields.take("add_special_tokens")?.unwrap_or(true) {

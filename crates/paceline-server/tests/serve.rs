@@ -3,8 +3,12 @@
 
 #[path = "serve/client.rs"]
 mod client;
+#[path = "serve/embeddings.rs"]
+mod embeddings;
 #[path = "serve/fields.rs"]
 mod fields;
+#[path = "serve/fuzz.rs"]
+mod fuzz;
 #[path = "serve/harness.rs"]
 mod harness;
 #[path = "serve/hostile.rs"]
@@ -15,3 +19,15 @@ mod jobs;
 mod load;
 #[path = "serve/routes.rs"]
 mod routes;
+#[path = "serve/schemas.rs"]
+mod schemas;
+#[path = "serve/steps.rs"]
+mod steps;
+#[path = "serve/structured.rs"]
+mod structured;
+#[path = "serve/tools.rs"]
+mod tools;
+#[path = "serve/traces.rs"]
+mod traces;
+#[path = "serve/watch.rs"]
+mod watch;

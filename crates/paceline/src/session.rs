@@ -98,6 +98,7 @@ impl<'a> Session<'a> {
             priority: params.priority,
             deadline_ns: params.timeout.map(deadline),
             tenant: params.tenant,
+            constraint: None,
         };
         let id = self.llm.engine.submit(request, now_ns)?;
         let options = DetokenizeOptions { skip_special: !params.show_special, continuation: true };
@@ -183,7 +184,8 @@ impl<'a> Session<'a> {
             finish: None,
         };
         match kind {
-            EventKind::Started { .. } => return None,
+            // A generation is text; a pooled state has no place in one.
+            EventKind::Started { .. } | EventKind::Pooled(_) => return None,
             EventKind::PromptLogprob(logprob) => piece.prompt_logprob = Some(Box::new(logprob)),
             EventKind::Token { token, logprob } => {
                 piece.token = Some(token);

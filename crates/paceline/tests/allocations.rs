@@ -79,6 +79,7 @@ fn a_step_allocates_nothing() {
                 priority: Priority::Normal,
                 deadline_ns: None,
                 tenant: 0,
+                constraint: None,
             };
             engine.submit(request, 0).unwrap();
         }

@@ -5,7 +5,11 @@ mod cli {
     mod batch;
     pub(crate) mod bench;
     #[cfg(feature = "serve")]
+    mod bench_serve;
+    #[cfg(feature = "serve")]
     mod jobs;
+    #[cfg(feature = "serve")]
+    mod load;
     mod other;
     #[cfg(feature = "serve")]
     mod resume;
@@ -13,6 +17,6 @@ mod cli {
     #[cfg(feature = "serve")]
     mod serve;
     #[cfg(feature = "serve")]
-    mod served;
+    pub(crate) mod served;
     mod speed;
 }

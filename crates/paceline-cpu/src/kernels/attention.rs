@@ -10,6 +10,9 @@
 //! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
 //! queries that read the same KV head walk together so that a block is fetched once for all.
 
+use std::ops::Range;
+
+use crate::aligned::LINE;
 use crate::kernels::kv::{Element, KV_BLOCK, Page};
 use crate::kernels::rows::softcap_lanes;
 use crate::lanes::{Lanes, WIDTH, sum_lanes};
@@ -42,15 +45,18 @@ unsafe impl Send for AttentionArgs {}
 // SAFETY: as above.
 unsafe impl Sync for AttentionArgs {}
 
-/// Some rows of one sequence against one KV head: at most [`QUERIES`] (row, head) pairs.
+/// Some rows of one sequence against one KV head, or one row against several: at most [`QUERIES`]
+/// (row, head) pairs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionTask {
     pub(crate) first_row: usize,
     pub(crate) n_rows: usize,
-    /// Query heads `first_head..first_head + n_heads`, all of the KV head `kv_head`.
+    /// Query heads `first_head..first_head + n_heads`: all those that read these KV heads, or some
+    /// that read the only one.
     pub(crate) first_head: usize,
     pub(crate) n_heads: usize,
-    pub(crate) kv_head: usize,
+    pub(crate) first_kv_head: usize,
+    pub(crate) n_kv_heads: usize,
     /// The sequence's block table, as an offset into the step's tables.
     pub(crate) blocks: usize,
 }
@@ -80,10 +86,11 @@ impl AttentionScratch {
         }
     }
 
-    fn reset(&mut self) {
-        self.sums.fill(0.0);
-        self.weights.fill([0.0; WIDTH]);
-        self.maxima.fill(f32::NEG_INFINITY);
+    fn reset(&mut self, n_queries: usize) {
+        let head_dim = self.sums.len() / QUERIES;
+        self.sums[..n_queries * head_dim].fill(0.0);
+        self.weights[..n_queries].fill([0.0; WIDTH]);
+        self.maxima[..n_queries].fill(f32::NEG_INFINITY);
     }
 }
 
@@ -102,32 +109,117 @@ impl AttentionArgs {
         let within = |x: u64| x.saturating_sub(start).min(KV_BLOCK as u64) as usize;
         Span { from: within(first), to: within(end) }
     }
+
+    /// The blocks that a task's rows see.
+    ///
+    /// # Safety
+    /// The positions cover the task's rows.
+    #[inline(always)]
+    unsafe fn blocks(&self, task: &AttentionTask) -> Range<usize> {
+        // SAFETY: forwarded contract.
+        let (first, last) = unsafe {
+            let first = self.positions.add(task.first_row);
+            (*first, *first.add(task.n_rows - 1))
+        };
+        let oldest = (u64::from(first) + 1).saturating_sub(u64::from(self.window)) as usize;
+        oldest / KV_BLOCK..last as usize / KV_BLOCK + 1
+    }
 }
 
-/// Runs one task.
+/// Asks for a block's pages a few lines at a time, while the block before it is worked on.
+///
+/// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
+/// pages of all heads are asked for side by side, as that many streams.
+#[derive(Clone, Copy)]
+struct Fetch {
+    keys: *const u8,
+    values: *const u8,
+    page_bytes: usize,
+    n_pages: usize,
+    page: usize,
+    at: usize,
+}
+
+impl Fetch {
+    /// The pages of a task's block.
+    ///
+    /// # Safety
+    /// The pools have that block.
+    #[inline(always)]
+    unsafe fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, id: u32) -> Fetch {
+        let page_bytes = E::page_bytes(args.head_dim);
+        let at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
+        // SAFETY: the caller vouches for the block.
+        let (keys, values) = unsafe { (args.keys.add(at), args.values.add(at)) };
+        Fetch { keys, values, page_bytes, n_pages: task.n_kv_heads, page: 0, at: 0 }
+    }
+
+    /// Nothing to fetch.
+    fn none() -> Fetch {
+        let nowhere = std::ptr::null();
+        Fetch { keys: nowhere, values: nowhere, page_bytes: 0, n_pages: 0, page: 0, at: 0 }
+    }
+
+    /// Asks for the next line of keys and of values.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn step<V: Lanes>(&mut self) {
+        if self.at < self.page_bytes {
+            let at = self.page * self.page_bytes + self.at;
+            // SAFETY: a prefetch of any address does no harm.
+            unsafe {
+                V::prefetch(self.keys.wrapping_add(at));
+                V::prefetch(self.values.wrapping_add(at));
+            }
+            self.page += 1;
+            if self.page == self.n_pages {
+                self.page = 0;
+                self.at += LINE;
+            }
+        }
+    }
+}
+
+/// Runs one task; `next` is probably this thread's next.
 ///
 /// # Safety
 /// As [`Lanes`]; the pointers of `args` cover the rows of `task` and every slot its positions
-/// reach through the block table `tables[task.blocks..]`; `scratch` was made for this head size,
-/// which is a multiple of 16.
+/// reach through the block table `tables[task.blocks..]`; so they do for `next`; `scratch` was
+/// made for this head size, which is a multiple of 16.
 #[inline(always)]
 pub(crate) unsafe fn attend<V: Lanes, E: Element>(
     args: &AttentionArgs,
     task: &AttentionTask,
+    next: Option<&AttentionTask>,
     tables: *const u32,
     scratch: &mut AttentionScratch,
 ) {
-    scratch.reset();
+    scratch.reset(task.n_rows * task.n_heads);
     // SAFETY: forwarded contract; rows and blocks stay within the task's.
     unsafe {
-        let first = *args.positions.add(task.first_row);
-        let last = *args.positions.add(task.first_row + task.n_rows - 1);
-        let oldest = (u64::from(first) + 1).saturating_sub(u64::from(args.window)) as usize;
-        for block in oldest / KV_BLOCK..=last as usize / KV_BLOCK {
+        let blocks = args.blocks(task);
+        for block in blocks.clone() {
+            let mut fetch = match next {
+                _ if block + 1 < blocks.end => {
+                    Fetch::new::<E>(args, task, *tables.add(task.blocks + block + 1))
+                }
+                Some(next) => {
+                    let first = args.blocks(next).start;
+                    Fetch::new::<E>(args, next, *tables.add(next.blocks + first))
+                }
+                None => Fetch::none(),
+            };
             let id = *tables.add(task.blocks + block) as usize;
-            let page = id * args.n_kv_heads + task.kv_head;
-            let kv = [args.keys, args.values].map(|pool| Page::<E>::at(pool, page, args.head_dim));
-            walk_block::<V, E>(args, task, block, kv, scratch);
+            for head in 0..task.n_kv_heads {
+                let page = id * args.n_kv_heads + task.first_kv_head + head;
+                let kv =
+                    [args.keys, args.values].map(|pool| Page::<E>::at(pool, page, args.head_dim));
+                let all = task.n_rows * task.n_heads;
+                let queries = head * all / task.n_kv_heads..(head + 1) * all / task.n_kv_heads;
+                walk_block::<V, E>(args, task, (block, queries), kv, scratch, &mut fetch);
+            }
         }
         for query in 0..task.n_rows * task.n_heads {
             finish::<V>(args, task, query, scratch);
@@ -135,7 +227,7 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element>(
     }
 }
 
-/// Lets every query of the task see one block, four at a time where they see the same tokens.
+/// Lets some queries of the task see one block, four at a time where they see the same tokens.
 ///
 /// # Safety
 /// As [`attend`].
@@ -143,28 +235,28 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element>(
 unsafe fn walk_block<V: Lanes, E: Element>(
     args: &AttentionArgs,
     task: &AttentionTask,
-    block: usize,
+    (block, queries): (usize, Range<usize>),
     kv: [Page<E>; 2],
     scratch: &mut AttentionScratch,
+    fetch: &mut Fetch,
 ) {
-    let n_queries = task.n_rows * task.n_heads;
     let span_of = |query: usize| {
         // SAFETY: the query's row lies within the task.
         let position = unsafe { *args.positions.add(task.first_row + query / task.n_heads) };
         args.span(position, block)
     };
-    let mut query = 0;
-    while query < n_queries {
+    let mut query = queries.start;
+    while query < queries.end {
         let span = span_of(query);
-        let run = (query..n_queries).take_while(|&q| q < query + 4 && span_of(q) == span).count();
+        let run = (query..queries.end).take_while(|&q| q < query + 4 && span_of(q) == span).count();
         if span.from < span.to {
-            // SAFETY: forwarded contract, for queries below `n_queries`.
+            // SAFETY: forwarded contract, for queries of the task.
             unsafe {
                 match run {
-                    4 => see::<V, E, 4>(args, task, query, span, kv, scratch),
-                    3 => see::<V, E, 3>(args, task, query, span, kv, scratch),
-                    2 => see::<V, E, 2>(args, task, query, span, kv, scratch),
-                    _ => see::<V, E, 1>(args, task, query, span, kv, scratch),
+                    4 => see::<V, E, 4>(args, task, (query, span), kv, scratch, fetch),
+                    3 => see::<V, E, 3>(args, task, (query, span), kv, scratch, fetch),
+                    2 => see::<V, E, 2>(args, task, (query, span), kv, scratch, fetch),
+                    _ => see::<V, E, 1>(args, task, (query, span), kv, scratch, fetch),
                 }
             }
         }
@@ -180,10 +272,10 @@ unsafe fn walk_block<V: Lanes, E: Element>(
 unsafe fn see<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
     task: &AttentionTask,
-    query: usize,
-    span: Span,
+    (query, span): (usize, Span),
     [keys, values]: [Page<E>; 2],
     scratch: &mut AttentionScratch,
+    fetch: &mut Fetch,
 ) {
     // SAFETY: forwarded contract.
     unsafe {
@@ -191,11 +283,11 @@ unsafe fn see<V: Lanes, E: Element, const Q: usize>(
         for (i, pointer) in queries.iter_mut().enumerate() {
             *pointer = args.queries.add(offset(args, task, query + i));
         }
-        score::<V, E, Q>(args, queries, keys, &mut scratch.scores[query..query + Q]);
+        score::<V, E, Q>(args, queries, keys, &mut scratch.scores[query..query + Q], fetch);
         for q in query..query + Q {
             weigh::<V, E>(span, q, values, scratch);
         }
-        gather::<V, E, Q>(args.head_dim, query, span, values.codes, scratch);
+        gather::<V, E, Q>(args.head_dim, (query, span), values.codes, scratch, fetch);
     }
 }
 
@@ -217,11 +309,15 @@ unsafe fn score<V: Lanes, E: Element, const Q: usize>(
     queries: [*const f32; Q],
     keys: Page<E>,
     scores: &mut [[f32; KV_BLOCK]],
+    fetch: &mut Fetch,
 ) {
     // SAFETY: `d` stays below the head size.
     unsafe {
         let mut sums = [[V::splat(0.0); 2]; Q];
         for d in 0..args.head_dim {
+            if d % 2 == 0 {
+                fetch.step::<V>();
+            }
             let low = E::load::<V>(keys.codes.add(d * KV_BLOCK));
             let high = E::load::<V>(keys.codes.add(d * KV_BLOCK + WIDTH));
             for q in 0..Q {
@@ -295,20 +391,20 @@ unsafe fn weigh<V: Lanes, E: Element>(
 #[inline(always)]
 unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
     head_dim: usize,
-    query: usize,
-    span: Span,
+    (query, span): (usize, Span),
     values: *const E::Code,
     scratch: &mut AttentionScratch,
+    fetch: &mut Fetch,
 ) {
     let mut d = 0;
     // SAFETY: `d` plus the vectors taken stays within the head size.
     unsafe {
         while d + 4 * WIDTH <= head_dim {
-            gather_columns::<V, E, Q, 4>(head_dim, query, span, values, d, scratch);
+            gather_columns::<V, E, Q, 4>(head_dim, (query, span), values, d, scratch, fetch);
             d += 4 * WIDTH;
         }
         while d < head_dim {
-            gather_columns::<V, E, Q, 1>(head_dim, query, span, values, d, scratch);
+            gather_columns::<V, E, Q, 1>(head_dim, (query, span), values, d, scratch, fetch);
             d += WIDTH;
         }
     }
@@ -321,11 +417,11 @@ unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
 #[inline(always)]
 unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
     head_dim: usize,
-    query: usize,
-    span: Span,
+    (query, span): (usize, Span),
     values: *const E::Code,
     d: usize,
     scratch: &mut AttentionScratch,
+    fetch: &mut Fetch,
 ) {
     // SAFETY: tokens stay within the block, columns within the head.
     unsafe {
@@ -338,6 +434,7 @@ unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
             }
         }
         for token in span.from..span.to {
+            fetch.step::<V>();
             let row = values.add(token * head_dim + d);
             let mut v = [V::splat(0.0); N];
             for (n, v) in v.iter_mut().enumerate() {

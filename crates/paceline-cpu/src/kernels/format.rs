@@ -145,9 +145,21 @@ pub(crate) struct Panel {
     pub(crate) scales: *const u8,
     pub(crate) mins: *const u8,
     pub(crate) codes: *const u8,
+    /// Where the weights end that will be read.
+    pub(crate) end: *const u8,
 }
 
 impl CodedView {
+    /// The same with a hint that nothing from `panel` on will be read.
+    ///
+    /// # Safety
+    /// The matrix has `panel` panels or more.
+    #[inline(always)]
+    pub(crate) unsafe fn up_to(self, panel: usize) -> CodedView {
+        // SAFETY: the caller vouches for the panels.
+        CodedView { end: unsafe { self.data.add(panel * self.panel.n_bytes) }, ..self }
+    }
+
     /// # Safety
     /// `panel` lies within the matrix.
     #[inline(always)]
@@ -156,7 +168,7 @@ impl CodedView {
         unsafe {
             let data = self.data.add(panel * self.panel.n_bytes);
             let mins = data.add(self.panel.mins);
-            Panel { scales: data, mins, codes: data.add(self.panel.codes) }
+            Panel { scales: data, mins, codes: data.add(self.panel.codes), end: self.end }
         }
     }
 }

@@ -18,8 +18,9 @@ use crate::kernels::format::{Codes, Format, Panel, with_format};
 use crate::lanes::{Lanes, WIDTH, load_first, store_first};
 use crate::packed::CodedView;
 
-/// How far ahead of the computation weights are fetched, in bytes.
-const AHEAD: usize = 4096;
+/// Pages of weights that are fetched side by side, ahead of the computation.
+const STREAMS: usize = 4;
+const PAGE_LINES: usize = 4096 / LINE;
 
 /// Repeats a body for rows `0..R`, each with its row as a constant: the compiler then keeps the
 /// rows' sums in registers, where a loop of this size would keep them on the stack.
@@ -64,7 +65,10 @@ pub(crate) unsafe fn matmul<V: Lanes>(
     out: Output,
 ) {
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
-    unsafe { with_format!(w.layout, all_panels::<V>(w, panels, acts, n_rows, out)) }
+    unsafe {
+        let w = w.up_to(panels.end);
+        with_format!(w.layout, all_panels::<V>(w, panels, acts, n_rows, out))
+    }
 }
 
 /// Rows whose sums are kept at a time.
@@ -187,18 +191,29 @@ unsafe fn put<V: Lanes>(w: CodedView, panel: usize, sum: V, row: usize, out: Out
     unsafe { finish(sum, out, row * out.stride + panel * WIDTH, n_outputs) }
 }
 
-/// Asks for what is read some blocks from here: a block's share of the panels that follow, scales
-/// and all. The hardware looks ahead too, but not far enough to keep the memory busy while we
-/// compute.
+/// Asks for a block's share of what is read next, scales and all.
+///
+/// The processor looks ahead in each page it sees read from its start, but not far, and not into
+/// the next page. So the next pages are asked for in turn, a line of each: as many streams, which
+/// together bring in one and a half times as much as a single one.
 ///
 /// # Safety
 /// As [`Lanes`].
 #[inline(always)]
 pub(crate) unsafe fn prefetch<V: Lanes, F: Format>(parts: Panel, block: usize) {
+    const WINDOW: usize = STREAMS * PAGE_LINES;
     let share = F::CODE_BYTES + F::GROUPS * F::SCALE_BYTES * (1 + F::MIN as usize);
-    for line in 0..share.div_ceil(LINE) {
-        // SAFETY: a prefetch of any address does no harm.
-        unsafe { V::prefetch(parts.scales.wrapping_add(AHEAD + block * share + line * LINE)) };
+    let from = parts.scales.addr() + block * share;
+    for turn in from / LINE / STREAMS..(from + share) / LINE / STREAMS {
+        let window = turn * STREAMS / WINDOW * WINDOW + WINDOW;
+        let first = (window + turn % PAGE_LINES) * LINE;
+        for stream in 0..STREAMS {
+            let line = first + stream * PAGE_LINES * LINE;
+            if line < parts.end.addr() {
+                // SAFETY: a prefetch of any address does no harm.
+                unsafe { V::prefetch(parts.scales.with_addr(line)) };
+            }
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Kernels that work on one row at a time: norm, rounding, rope, activations.
 
+use std::ops::Range;
+
 use crate::acts::{ACT_BLOCK, ActViewMut, TILE_ROWS};
 use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
-use crate::math::{gelu_tanh, run_len, silu, tanh};
+use crate::math::{gate_of, run_len, tanh};
 
 /// `out = x / rms(x) * weight`.
 ///
@@ -34,22 +36,26 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(
     }
 }
 
-/// Fills in row `row` of `acts` from `x` (which may be that row itself), in the forms asked for.
+/// Fills in `rows` of `acts` from rows at `x` (which may be those rows themselves), in the forms
+/// asked for.
 ///
 /// # Safety
-/// As [`Lanes`]; `x` holds a row, `row` lies within `acts`.
+/// As [`Lanes`]; `x` holds the rows, which lie within `acts`.
 #[inline(always)]
-pub(crate) unsafe fn put_acts<V: Lanes>(x: *const f32, acts: ActViewMut, row: usize) {
+pub(crate) unsafe fn put_acts<V: Lanes>(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
     let n = acts.n_cols;
-    // SAFETY: the row lies within the buffers.
-    unsafe {
-        let exact = acts.exact.add(row * n);
-        if acts.forms.exact && !std::ptr::eq(x, exact) {
-            std::ptr::copy_nonoverlapping(x, exact, n);
-        }
-        if acts.forms.floats || acts.forms.tiles {
-            for block in 0..acts.n_blocks {
-                put_block::<V>(x, acts, row, block);
+    for row in rows.clone() {
+        // SAFETY: the row lies within the buffers.
+        unsafe {
+            let x = x.add((row - rows.start) * n);
+            let exact = acts.exact.add(row * n);
+            if acts.forms.exact && !std::ptr::eq(x, exact) {
+                std::ptr::copy_nonoverlapping(x, exact, n);
+            }
+            if acts.forms.floats || acts.forms.tiles {
+                for block in 0..acts.n_blocks {
+                    put_block::<V>(x, acts, row, block);
+                }
             }
         }
     }
@@ -97,8 +103,7 @@ pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, g
         unsafe {
             let g = load_first::<V>(gate.add(i), count, 0.0);
             let u = load_first::<V>(up.add(i), count, 0.0);
-            let g = if gelu { gelu_tanh(g) } else { silu(g) };
-            store_first(g.mul(u), gate.add(i), count);
+            store_first(gate_of(g, gelu).mul(u), gate.add(i), count);
         }
     }
 }

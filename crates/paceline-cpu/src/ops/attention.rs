@@ -163,44 +163,74 @@ impl Cpu {
         };
         let (kernel, tasks) = (self.kernels.attend.of(kv.dtype), &self.tasks);
         let scratch = Shared(self.attention.as_mut_ptr());
-        let next = AtomicUsize::new(0);
+        let (next, n_threads) = (AtomicUsize::new(0), self.n_threads());
         self.pool.run(&|thread| {
             // SAFETY: one scratch per thread.
             let scratch = unsafe { &mut *scratch.at(thread) };
-            while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(task) = tasks.get(index) else { return };
+                let coming = tasks.get(index + n_threads);
                 // SAFETY: `plan` checked rows and tables against the slices above; each task
                 // writes its own rows and heads.
-                unsafe { kernel(&shared, task, args.tables.as_ptr(), scratch) };
+                unsafe { kernel(&shared, task, coming, args.tables.as_ptr(), scratch) };
             }
         });
     }
 
-    /// Cuts the step into tasks of at most [`QUERIES`] queries of one sequence and one KV head.
+    /// Cuts the step into tasks of at most [`QUERIES`] queries of one sequence and one KV head; of
+    /// all KV heads where a sequence has one row and there are sequences enough for the threads.
     fn plan(&mut self, args: &Attention<'_>, n_kv_heads: usize) {
         let group = args.n_heads / n_kv_heads;
-        let n_heads = group.min(QUERIES);
-        let rows_per_task = QUERIES / n_heads;
+        let are_many = args.seqs.len() >= TASKS_PER_THREAD * self.n_threads();
         self.tasks.clear();
         for seq in args.seqs {
             let rows = seq.first_row..seq.first_row + seq.n_rows;
             let last = args.positions[rows.clone()].iter().max().map_or(0, |&p| p as usize);
             assert!(last / KV_BLOCK < seq.n_blocks, "position beyond the block table");
             assert!(seq.first_block + seq.n_blocks <= args.tables.len());
-            for first_row in rows.clone().step_by(rows_per_task) {
-                let n_rows = rows_per_task.min(rows.end - first_row);
-                for kv_head in 0..n_kv_heads {
-                    let heads = kv_head * group..(kv_head + 1) * group;
-                    for first_head in heads.clone().step_by(n_heads) {
-                        self.tasks.push(AttentionTask {
-                            first_row,
-                            n_rows,
-                            first_head,
-                            n_heads: n_heads.min(heads.end - first_head),
-                            kv_head,
-                            blocks: seq.first_block,
-                        });
-                    }
-                }
+            let all = AttentionTask {
+                first_row: rows.start,
+                n_rows: rows.len(),
+                first_head: 0,
+                n_heads: args.n_heads,
+                first_kv_head: 0,
+                n_kv_heads,
+                blocks: seq.first_block,
+            };
+            if rows.len() == 1 && args.n_heads <= QUERIES && are_many {
+                self.tasks.push(all);
+            } else {
+                cut(all, group, &mut self.tasks);
+            }
+        }
+    }
+}
+
+/// Sequences for each thread from which on a sequence is a single task.
+const TASKS_PER_THREAD: usize = 4;
+
+/// Cuts a sequence into tasks of one KV head, which `group` heads read.
+fn cut(all: AttentionTask, group: usize, tasks: &mut Vec<AttentionTask>) {
+    let n_heads = group.min(QUERIES);
+    let rows_per_task = QUERIES / n_heads;
+    let rows = all.first_row..all.first_row + all.n_rows;
+    for first_row in rows.clone().step_by(rows_per_task) {
+        let n_rows = rows_per_task.min(rows.end - first_row);
+        for kv_head in 0..all.n_kv_heads {
+            let heads = kv_head * group..(kv_head + 1) * group;
+            for first_head in heads.clone().step_by(n_heads) {
+                let n_heads = n_heads.min(heads.end - first_head);
+                let (first_kv_head, n_kv_heads) = (kv_head, 1);
+                tasks.push(AttentionTask {
+                    first_row,
+                    n_rows,
+                    first_head,
+                    n_heads,
+                    first_kv_head,
+                    n_kv_heads,
+                    ..all
+                });
             }
         }
     }

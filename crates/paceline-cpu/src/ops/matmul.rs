@@ -1,8 +1,12 @@
 //! Weights times activations.
 
+#[cfg(target_arch = "x86_64")]
+use crate::acts::ActForms;
 use crate::acts::Acts;
 use crate::kernels::matmul::Output;
-use crate::ops::Cpu;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::matmul_amx::GateSink;
+use crate::ops::{Cpu, Gate};
 use crate::packed::{MatrixView, PackedMatrix};
 
 /// One product: `out = w · acts`, or `out += w · acts`.
@@ -14,7 +18,67 @@ pub struct MatmulJob<'a> {
     pub add: bool,
 }
 
+/// Two products whose results meet: `out = gate(weights[0] · acts) * (weights[1] · acts)`.
+#[derive(Debug)]
+pub struct GatedJob<'a> {
+    pub weights: [&'a PackedMatrix; 2],
+    pub kind: Gate,
+    /// Room for both products, where they must go through memory.
+    pub products: [&'a mut [f32]; 2],
+    pub out: &'a mut Acts,
+}
+
 impl Cpu {
+    /// Multiplies the first `n_rows` of `acts` with both weights, and gates.
+    pub fn gated_matmul(&mut self, acts: &Acts, n_rows: usize, job: GatedJob<'_>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.gated_at_once(acts, n_rows, &mut *job.out, job.weights, job.kind) {
+            return;
+        }
+        let n = n_rows * job.out.n_cols();
+        let [gate, up] = job.products.map(|product| &mut product[..n]);
+        let into = |weight, out| MatmulJob { weight, out, add: false };
+        let jobs = [into(job.weights[0], &mut *gate), into(job.weights[1], &mut *up)];
+        self.matmul(acts, n_rows, jobs);
+        self.gated_acts(job.kind, gate, up, job.out);
+    }
+
+    /// Does so in one go, if there is a kernel for such weights.
+    #[cfg(target_arch = "x86_64")]
+    fn gated_at_once(
+        &mut self,
+        acts: &Acts,
+        n_rows: usize,
+        out: &mut Acts,
+        weights: [&PackedMatrix; 2],
+        kind: Gate,
+    ) -> bool {
+        let only_tiles = ActForms { tiles: true, ..ActForms::default() };
+        let (Some(kernel), [MatrixView::Coded(gate), MatrixView::Coded(up)]) =
+            (self.kernels.gated_matmul, weights.map(PackedMatrix::view))
+        else {
+            return false;
+        };
+        if gate.layout != up.layout || out.forms() != only_tiles {
+            return false;
+        }
+        for weight in weights {
+            assert!(weight.suits(self.isa), "weight packed for another instruction set");
+            assert_eq!(weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
+            assert_eq!(weight.n_rows(), out.n_cols(), "weight and result widths differ");
+        }
+        assert!(n_rows <= acts.max_rows() && n_rows <= out.max_rows());
+        assert!(acts.forms().tiles, "activations lack the weight's form");
+        let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
+        let view = acts.view();
+        let cost = 2 * acts.n_cols() * n_rows;
+        self.split(weights[0].n_panels(), cost, &|_, panels| {
+            // SAFETY: the asserts above check every size; threads write disjoint panels.
+            unsafe { kernel([gate, up], panels, view, n_rows, to) };
+        });
+        true
+    }
+
     /// Multiplies the first `n_rows` of `acts` with each weight, in one go over the threads.
     pub fn matmul<const N: usize>(&mut self, acts: &Acts, n_rows: usize, jobs: [MatmulJob<'_>; N]) {
         assert!(n_rows <= acts.max_rows());

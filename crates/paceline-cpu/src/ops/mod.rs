@@ -8,7 +8,7 @@ mod matmul;
 mod rows;
 
 pub use attention::{Attention, AttentionSeq, KvLayer, RopeStore};
-pub use matmul::MatmulJob;
+pub use matmul::{GatedJob, MatmulJob};
 pub use rows::Gate;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

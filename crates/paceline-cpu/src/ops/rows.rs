@@ -18,13 +18,14 @@ impl Cpu {
         assert!(x.len() == n_rows * n && weight.len() == n && n_rows <= acts.max_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         self.split_acts(n_rows, acts, &|rows| {
-            for row in rows {
-                // SAFETY: sizes checked above; each row of `acts` is written by one thread.
-                unsafe {
-                    let exact = view.exact.add(row * n);
-                    (kernels.rms_norm)(x.as_ptr().add(row * n), weight.as_ptr(), eps, n, exact);
-                    (kernels.put_acts)(exact, view, row);
+            // SAFETY: sizes checked above; each row of `acts` is written by one thread.
+            unsafe {
+                let exact = view.exact.add(rows.start * n);
+                for (i, row) in rows.clone().enumerate() {
+                    let x = x.as_ptr().add(row * n);
+                    (kernels.rms_norm)(x, weight.as_ptr(), eps, n, exact.add(i * n));
                 }
+                (kernels.put_acts)(exact, view, rows);
             }
         });
     }
@@ -36,10 +37,8 @@ impl Cpu {
         assert!(x.len() == n_rows * n && n_rows <= acts.max_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         self.split_acts(n_rows, acts, &|rows| {
-            for row in rows {
-                // SAFETY: sizes checked above; each row of `acts` is written by one thread.
-                unsafe { (kernels.put_acts)(x.as_ptr().add(row * n), view, row) };
-            }
+            // SAFETY: sizes checked above; each row of `acts` is written by one thread.
+            unsafe { (kernels.put_acts)(x.as_ptr().add(rows.start * n), view, rows) };
         });
     }
 
@@ -51,14 +50,12 @@ impl Cpu {
         let (kernels, view) = (self.kernels, acts.view_mut());
         let gate = Shared(gate.as_mut_ptr());
         self.split_acts(n_rows, acts, &|rows| {
-            for row in rows {
-                // SAFETY: sizes checked above; each row is written by one thread.
-                unsafe {
-                    let x = gate.at(row * n);
-                    let gelu = kind == Gate::GeluTanh;
-                    (kernels.gated)(x, up.as_ptr().add(row * n), n, gelu);
-                    (kernels.put_acts)(x, view, row);
-                }
+            let at = rows.start * n;
+            // SAFETY: sizes checked above; each row is written by one thread.
+            unsafe {
+                let gelu = kind == Gate::GeluTanh;
+                (kernels.gated)(gate.at(at), up.as_ptr().add(at), rows.len() * n, gelu);
+                (kernels.put_acts)(gate.at(at), view, rows);
             }
         });
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::backend::{SampleFailure, Sampled};
 use crate::batch::{SampleRow, SampleTask};
+use crate::constraint::{Guide, Progress};
 use crate::ids::Token;
-use crate::request::{FinishReason, SamplingParams, TokenLogprob};
+use crate::request::{FinishReason, Pooling, Request, SamplingParams, TokenLogprob};
 use crate::sampler::{RowOps, Sampler, derive_seed};
 
 /// A model whose logits are a hash of the history.
@@ -21,6 +22,7 @@ pub struct FakeModel {
 pub struct Reference {
     pub prompt_logprobs: Vec<TokenLogprob>,
     pub tokens: Vec<(Token, Option<TokenLogprob>)>,
+    pub pooled: Option<Vec<f32>>,
     pub finish: FinishReason,
 }
 
@@ -46,19 +48,54 @@ impl FakeModel {
             x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x1405_7b7e_f767_814f);
             ((x >> 56) as f32 - 128.0) / 32.0
         }));
-        if self.nan_one_in > 0 && (state >> 17).is_multiple_of(self.nan_one_in) {
+        if self.is_broken(state) {
             logits[0] = f32::NAN;
         }
     }
 
+    /// A hidden state, of four values from -2 to 2.
+    pub fn hidden(&self, state: u64) -> Vec<f32> {
+        let value = |i: u32| ((state >> (16 * i)) as u16 as f32 - 32_768.0) / 16_384.0;
+        let mut hidden: Vec<f32> = (0..4).map(value).collect();
+        if self.is_broken(state) {
+            hidden[0] = f32::NAN;
+        }
+        hidden
+    }
+
+    fn is_broken(&self, state: u64) -> bool {
+        self.nan_one_in > 0 && (state >> 17).is_multiple_of(self.nan_one_in)
+    }
+
+    /// What a request that pools must give: states are read one by one, in the plain order.
+    fn pooled(&self, prompt: &[Token], pooling: Pooling) -> Reference {
+        let mut state = Self::START;
+        let mut sums = [0.0; 4];
+        let n = match pooling {
+            Pooling::Mean => prompt.len(),
+            Pooling::Last => 1,
+        };
+        for (i, &token) in prompt.iter().enumerate() {
+            state = Self::advance(state, token);
+            if i + n >= prompt.len() {
+                let hidden = self.hidden(state);
+                sums.iter_mut().zip(hidden).for_each(|(sum, x)| *sum += f64::from(x));
+            }
+        }
+        let mean: Vec<f32> = sums.iter().map(|sum| (sum / n as f64) as f32).collect();
+        let (pooled, finish) = match mean.iter().all(|x| x.is_finite()) {
+            true => (Some(mean), FinishReason::Stop),
+            false => (None, FinishReason::Failed(SampleFailure::NotFinite)),
+        };
+        Reference { prompt_logprobs: Vec::new(), tokens: Vec::new(), pooled, finish }
+    }
+
     /// Runs one sequence of a request the plain way, without any engine.
-    pub fn reference(
-        &self,
-        prompt: &[Token],
-        params: &Arc<SamplingParams>,
-        index: u32,
-        max_model_len: usize,
-    ) -> Reference {
+    pub fn reference(&self, request: &Request, index: u32, max_model_len: usize) -> Reference {
+        let Request { prompt, params, constraint, .. } = request;
+        if let Some(pooling) = params.pooling {
+            return self.pooled(prompt, pooling);
+        }
         let mut run = Run {
             model: self,
             params,
@@ -67,10 +104,12 @@ impl FakeModel {
             logits: Vec::new(),
             history: Vec::new(),
             n_prompt: prompt.len(),
+            guide: constraint.clone().map(Guide::new),
         };
         let mut reference = Reference {
             prompt_logprobs: Vec::new(),
             tokens: Vec::new(),
+            pooled: None,
             finish: FinishReason::Stop,
         };
         reference.finish = match run.score_prompt(prompt, &mut reference.prompt_logprobs) {
@@ -89,6 +128,7 @@ struct Run<'a> {
     logits: Vec<f32>,
     history: Vec<Token>,
     n_prompt: usize,
+    guide: Option<Guide>,
 }
 
 impl Run<'_> {
@@ -124,7 +164,9 @@ impl Run<'_> {
             let logprob = self.params.logprobs.map(|_| logprob_of(result));
             tokens.push((token, logprob));
             self.history.push(token);
-            if !self.params.ignore_eos && self.params.stop_tokens.contains(&token) {
+            let progress = self.guide.as_mut().map(|guide| guide.accept(token));
+            let is_end = !self.params.ignore_eos && self.params.stop_tokens.contains(&token);
+            if is_end || progress == Some(Progress::Complete) {
                 return FinishReason::Stop;
             }
             if tokens.len() >= self.params.max_tokens as usize
@@ -147,7 +189,10 @@ impl Run<'_> {
             history: 0..self.history.len() as u32,
             n_prompt: self.n_prompt as u32,
             n_generated: self.history.len().saturating_sub(self.n_prompt) as u32,
-            mask: None,
+            mask: match task {
+                SampleTask::Next => self.guide.as_mut().map(Guide::mask),
+                SampleTask::Score(_) | SampleTask::Hidden => None,
+            },
         };
         let mut result = Sampled::default();
         let ops = RowOps::scalar();

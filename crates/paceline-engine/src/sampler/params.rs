@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::ids::Token;
-use crate::request::SamplingParams;
+use crate::request::{Pooling, SamplingParams};
 
 const MAX_N: u32 = 128;
 const MAX_LOGIT_BIAS: usize = 1024;
@@ -82,6 +82,7 @@ impl Default for SamplingParams {
             seed: 0,
             logprobs: None,
             prompt_logprobs: None,
+            pooling: None,
         }
     }
 }
@@ -97,6 +98,16 @@ impl SamplingParams {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0
+    }
+
+    /// How many rows of a prompt, from the first on, must be computed because something is read
+    /// off each of them.
+    pub(crate) fn n_read_rows(&self, n_prompt: usize) -> usize {
+        match (self.pooling, self.prompt_logprobs) {
+            (Some(Pooling::Mean), _) => n_prompt,
+            (None, Some(_)) => n_prompt - 1,
+            (Some(Pooling::Last), _) | (None, None) => 0,
+        }
     }
 
     /// Checks every value against its range and the vocabulary.
@@ -120,6 +131,9 @@ impl SamplingParams {
             Err(ParamError::OutOfRange { name, value: f64::from(value), allowed })
         };
         count("n", self.n, 1..=MAX_N, "from 1 to 128")?;
+        if self.pooling.is_some() {
+            count("n", self.n, 1..=1, "1 where nothing is generated")?;
+        }
         count("max_tokens", self.max_tokens, 1..=u32::MAX, "at least 1")?;
         count("logprobs", self.logprobs.unwrap_or(0), 0..=MAX_LOGPROBS, "at most 20")?;
         let prompt_logprobs = self.prompt_logprobs.unwrap_or(0);

@@ -169,7 +169,7 @@ impl Scheduler {
     }
 
     /// Leaves in `hits` the cached blocks a sequence can start from. The last known token is
-    /// always computed, because its logits are needed; so is each prompt token still to be scored.
+    /// always computed, because its logits are needed; so is each prompt row still to be read.
     fn find_prefix(&mut self, slot: SeqSlot) {
         self.hits.clear();
         if !self.config.prefix_cache {
@@ -179,7 +179,7 @@ impl Scheduler {
         let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         let mut n_usable = seq.tokens.len() - 1;
-        if request.params.prompt_logprobs.is_some() && seq.n_scored < seq.n_prompt - 1 {
+        if seq.n_scored < request.params.n_read_rows(seq.n_prompt) {
             n_usable = n_usable.min(seq.n_scored);
         }
         let n_blocks = n_usable / block_size;

@@ -2,8 +2,9 @@
 
 use super::Scheduler;
 use super::rows::Planned;
-use crate::backend::{BackendError, Sampled};
+use crate::backend::{BackendError, SampleFailure, Sampled};
 use crate::blocks::{BlockPool, Content, Registered};
+use crate::constraint::Progress;
 use crate::request::{Event, EventKind, FinishReason, TokenLogprob};
 use crate::sequence::{RequestSlot, SeqSlot, Sequence, set_bits};
 
@@ -69,6 +70,9 @@ impl Scheduler {
         let request = self.seqs[slot].request;
         if let Some(failure) = scores.iter().find_map(|score| score.failure) {
             return self.finish_request(request, &FinishReason::Failed(failure));
+        }
+        if self.requests[request].params.pooling.is_some() {
+            return self.pool_rows(slot, scores);
         }
         self.report_scores(slot, scores);
         if planned.choosing == 0 {
@@ -141,6 +145,30 @@ impl Scheduler {
         }
     }
 
+    /// Adds hidden states to the sum; with the last row of the prompt, the request is done.
+    fn pool_rows(&mut self, slot: SeqSlot, rows: &[Sampled]) {
+        let seq = &mut self.seqs[slot];
+        let is_right = |row: &Sampled| {
+            !row.hidden.is_empty()
+                && (seq.pooled.is_empty() || seq.pooled.len() == row.hidden.len())
+        };
+        if !rows.iter().all(is_right) {
+            return self.fault(slot, "the backend gave a hidden state of the wrong size");
+        }
+        rows.iter().for_each(|row| seq.pool(&row.hidden));
+        if seq.gap() > 0 {
+            return;
+        }
+        let (request, pooled) = (seq.request, seq.pooled_mean());
+        if !pooled.iter().all(|value| value.is_finite()) {
+            let failure = FinishReason::Failed(SampleFailure::NotFinite);
+            return self.finish_request(request, &failure);
+        }
+        let kind = EventKind::Pooled(pooled);
+        self.events.push(Event { request: self.requests[request].id, index: 0, kind });
+        self.finish_request(request, &FinishReason::Stop);
+    }
+
     /// The prompt is computed: each live index becomes a sequence of its own, sharing its blocks.
     fn fork(&mut self, slot: SeqSlot) {
         let lead = &mut self.seqs[slot];
@@ -178,7 +206,9 @@ impl Scheduler {
         self.stats.n_generated_tokens += 1;
         let seq = &mut self.seqs[state.slots[index as usize]];
         seq.tokens.push(token);
-        if !params.ignore_eos && params.stop_tokens.contains(&token) {
+        let progress = seq.guide.as_mut().map(|guide| guide.accept(token));
+        let is_end = !params.ignore_eos && params.stop_tokens.contains(&token);
+        if is_end || progress == Some(Progress::Complete) {
             self.finish_index(request, index, FinishReason::Stop);
         } else if seq.tokens.len() >= seq.max_len {
             self.finish_index(request, index, FinishReason::Length);

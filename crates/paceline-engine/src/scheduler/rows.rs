@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use super::Scheduler;
 use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
+use crate::constraint::Guide;
+use crate::request::Pooling;
 use crate::sampler::derive_seed;
 use crate::sequence::{RequestState, SeqSlot, Sequence, set_bits};
 
@@ -12,7 +14,8 @@ use crate::sequence::{RequestState, SeqSlot, Sequence, set_bits};
 pub(super) struct Planned {
     pub(super) slot: SeqSlot,
     pub(super) n_rows: usize,
-    /// Its sample rows: first the scores, then one per index that chooses a token.
+    /// Its sample rows: first the scores (or hidden states), then one per index that chooses a
+    /// token.
     pub(super) samples: Range<usize>,
     pub(super) n_scores: usize,
     /// The indices that choose a token.
@@ -22,14 +25,17 @@ pub(super) struct Planned {
 impl Scheduler {
     /// Adds the next `n_rows` of a sequence to the batch. Its table must cover them.
     pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize) {
-        let seq = &self.seqs[slot];
+        let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         let batch = &mut self.batch;
         let first_row = batch.n_rows() as u32;
         let first_sample = batch.samples.len();
         push_tokens(batch, seq, n_rows, self.pool.block_size() as usize);
-        let n_scores = push_scores(batch, seq, request, first_row, n_rows);
-        let is_last = n_rows == seq.gap();
+        let n_scores = match request.params.pooling {
+            Some(pooling) => push_hidden(batch, seq, request, pooling, n_rows),
+            None => push_scores(batch, seq, request, first_row, n_rows),
+        };
+        let is_last = n_rows == seq.gap() && request.params.pooling.is_none();
         let choosing = match (is_last, seq.is_fork_pending) {
             (false, _) => 0,
             (true, true) => request.live,
@@ -90,8 +96,38 @@ fn push_scores(
     end.saturating_sub(start)
 }
 
+/// The hidden states that a pooled prompt still needs of the rows just pushed.
+fn push_hidden(
+    batch: &mut Batch,
+    seq: &Sequence,
+    request: &RequestState,
+    pooling: Pooling,
+    n_rows: usize,
+) -> usize {
+    let end = seq.n_computed + n_rows;
+    let start = match pooling {
+        Pooling::Mean => seq.n_computed.max(seq.n_scored),
+        Pooling::Last => seq.n_prompt - 1,
+    };
+    let first_row = batch.n_rows() - n_rows;
+    for position in start..end {
+        batch.samples.push(SampleRow {
+            row: (first_row + position - seq.n_computed) as u32,
+            task: SampleTask::Hidden,
+            params: request.params.clone(),
+            seed: request.params.seed,
+            position: position as u32 + 1,
+            history: 0..0,
+            n_prompt: 0,
+            n_generated: 0,
+            mask: None,
+        });
+    }
+    end.saturating_sub(start)
+}
+
 /// One choice per index, all off the sequence's last row.
-fn push_choices(batch: &mut Batch, seq: &Sequence, request: &RequestState, choosing: u128) {
+fn push_choices(batch: &mut Batch, seq: &mut Sequence, request: &RequestState, choosing: u128) {
     let row = batch.n_rows() as u32 - 1;
     let start = batch.history.len() as u32;
     let mut n_prompt = 0;
@@ -100,6 +136,8 @@ fn push_choices(batch: &mut Batch, seq: &Sequence, request: &RequestState, choos
         n_prompt = seq.n_prompt as u32;
     }
     let history = start..batch.history.len() as u32;
+    // Until they part, all indices are in the same place of their rules.
+    let mask = seq.guide.as_mut().map(Guide::mask);
     for index in set_bits(choosing) {
         batch.samples.push(SampleRow {
             row,
@@ -110,7 +148,7 @@ fn push_choices(batch: &mut Batch, seq: &Sequence, request: &RequestState, choos
             history: history.clone(),
             n_prompt,
             n_generated: seq.n_generated() as u32,
-            mask: None,
+            mask: mask.clone(),
         });
     }
 }

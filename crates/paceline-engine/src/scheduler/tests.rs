@@ -1,7 +1,9 @@
 //! Scenarios, each small enough to be worked out by hand.
 
+mod constraints;
 mod door;
 mod endings;
+mod look;
 mod memory;
 mod order;
 
@@ -40,6 +42,7 @@ fn request(prompt: Vec<Token>, params: SamplingParams) -> Request {
         priority: Priority::Normal,
         deadline_ns: None,
         tenant: 0,
+        constraint: None,
     }
 }
 

@@ -277,8 +277,7 @@ impl Sim<'_> {
         answer: &Answer,
     ) -> Result<(), String> {
         let max_model_len = self.workload.limits.max_model_len as usize;
-        let Request { prompt, params, .. } = request;
-        let mut expected = self.model.reference(prompt, params, key.1, max_model_len);
+        let mut expected = self.model.reference(request, key.1, max_model_len);
         if key.1 > 0 {
             expected.prompt_logprobs.clear();
         }
@@ -318,6 +317,7 @@ struct Answer {
     was_started: bool,
     prompt_logprobs: Vec<TokenLogprob>,
     tokens: Vec<(Token, Option<TokenLogprob>)>,
+    pooled: Option<Vec<f32>>,
     finish: Option<FinishReason>,
 }
 
@@ -340,6 +340,8 @@ impl Answer {
             EventKind::Token { token, logprob } => {
                 self.tokens.push((*token, logprob.as_deref().cloned()));
             }
+            EventKind::Pooled(_) if self.pooled.is_some() => return Err("twice".to_owned()),
+            EventKind::Pooled(pooled) => self.pooled = Some(pooled.clone()),
             EventKind::Finished(reason) => self.finish = Some(reason.clone()),
         }
         Ok(())
@@ -349,6 +351,7 @@ impl Answer {
         self.begins(expected)?;
         // A failed prompt row fails its step: scores of the same step are not reported.
         let is_whole = self.tokens.len() == expected.tokens.len()
+            && self.pooled == expected.pooled
             && (self.prompt_logprobs.len() == expected.prompt_logprobs.len()
                 || matches!(expected.finish, FinishReason::Failed(_)));
         if is_whole && self.finish.as_ref() == Some(&expected.finish) {
@@ -360,6 +363,7 @@ impl Answer {
     fn begins(&self, expected: &Reference) -> Result<(), String> {
         if expected.tokens.starts_with(&self.tokens)
             && expected.prompt_logprobs.starts_with(&self.prompt_logprobs)
+            && (self.pooled.is_none() || self.pooled == expected.pooled)
         {
             return Ok(());
         }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use paceline_engine::fake::FakeFailures;
+use paceline_engine::fake::{FakeConstraint, FakeFailures};
 use paceline_engine::{
-    BackendLimits, Batching, EngineConfig, OutputRatio, Priority, Request, SamplingParams,
+    BackendLimits, Batching, Constraint, EngineConfig, OutputRatio, Pooling, Priority, Request,
+    SamplingParams,
 };
 
 /// A small generator of the tests' own.
@@ -173,12 +174,20 @@ fn random_request(
         priority: r.pick(&priorities),
         deadline_ns: r.one_in(6).then(|| arrival_ns + r.range(0, 30_000)),
         tenant: r.range(0, 1),
+        constraint: r.one_in(4).then(|| random_constraint(r, limits)),
     }
+}
+
+fn random_constraint(r: &mut Random, limits: &BackendLimits) -> Box<dyn Constraint> {
+    let n_tokens = r.range(1, u64::from(limits.max_model_len)) as u32;
+    Box::new(FakeConstraint::new(limits.n_vocab, n_tokens))
 }
 
 fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) -> SamplingParams {
     let n = if r.one_in(3) { r.range(1, u64::from(config.max_num_seqs).min(5)) as u32 } else { 1 };
     let max_tokens = r.range(1, u64::from(limits.max_model_len)) as u32;
+    let pooling = r.one_in(8).then(|| r.pick(&[Pooling::Last, Pooling::Mean]));
+    let n = if pooling.is_some() { 1 } else { n };
     let last_token = u64::from(limits.n_vocab) - 1;
     SamplingParams {
         n,
@@ -202,6 +211,7 @@ fn random_params(r: &mut Random, limits: &BackendLimits, config: &EngineConfig) 
         seed: r.range(0, 1_000_000),
         logprobs: if r.one_in(4) { Some(r.range(0, 3) as u32) } else { None },
         prompt_logprobs: if r.one_in(5) { Some(r.range(0, 3) as u32) } else { None },
+        pooling,
     }
 }
 

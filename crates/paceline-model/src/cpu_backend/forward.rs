@@ -1,10 +1,12 @@
 //! The sublayers, each a few ops over all rows of the step.
 
+use std::ops::Range;
+
 use paceline_cpu::PackedMatrix;
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, MatmulJob, RopeStore};
+use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, MatmulJob, RopeStore};
 use paceline_cpu::quant::dequantize_row;
 use paceline_engine::backend::{BackendError, Sampled};
-use paceline_engine::batch::Batch;
+use paceline_engine::batch::{Batch, SampleRow, SampleTask};
 
 use super::{Angles, CpuBackend, LOGIT_ROWS};
 use crate::spec::Activation;
@@ -131,78 +133,115 @@ impl CpuBackend {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
         let x = &buffers.x[..n_rows * spec.d_model];
-        let gate = &mut buffers.gate[..n_rows * spec.d_ff];
-        let up = &mut buffers.up[..n_rows * spec.d_ff];
         buffers.acts.shape(spec.d_model, forms_of([&weights.gate, &weights.up]));
         cpu.norm_acts(x, &weights.ffn_norm, spec.norm_eps, &mut buffers.acts);
-        cpu.matmul(&buffers.acts, n_rows, [into(&weights.gate, gate), into(&weights.up, up)]);
         let kind = match spec.activation {
             Activation::Silu => Gate::Silu,
             Activation::GeluTanh => Gate::GeluTanh,
         };
-        buffers.acts.shape(spec.d_ff, forms_of([&weights.down]));
-        cpu.gated_acts(kind, gate, up, &mut buffers.acts);
+        buffers.gated.shape(spec.d_ff, forms_of([&weights.down]));
+        let job = GatedJob {
+            weights: [&weights.gate, &weights.up],
+            kind,
+            products: [&mut buffers.gate, &mut buffers.up],
+            out: &mut buffers.gated,
+        };
+        cpu.gated_matmul(&buffers.acts, n_rows, job);
         self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
     }
 
-    /// Multiplies the sublayer's last weight with `acts` and adds the result to the residual
+    /// Multiplies the sublayer's last weight with its activations and adds the result to the residual
     /// stream, through a norm where the model has one there.
     fn add_sublayer(&mut self, n_rows: usize, layer: usize, sublayer: Sublayer) {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
-        let (weight, bias, norm) = match sublayer {
-            Sublayer::Attention => (&weights.o, &weights.o_bias[..], &weights.post_attn_norm),
-            Sublayer::FeedForward => (&weights.down, &[][..], &weights.post_ffn_norm),
+        let (acts, weight, bias, norm) = match sublayer {
+            Sublayer::Attention => {
+                (&buffers.acts, &weights.o, &weights.o_bias[..], &weights.post_attn_norm)
+            }
+            Sublayer::FeedForward => {
+                (&buffers.gated, &weights.down, &[][..], &weights.post_ffn_norm)
+            }
         };
         let n = n_rows * spec.d_model;
         let (x, y) = (&mut buffers.x[..n], &mut buffers.y[..n]);
         if norm.is_empty() {
-            cpu.matmul(&buffers.acts, n_rows, [MatmulJob { weight, out: x, add: true }]);
+            cpu.matmul(acts, n_rows, [MatmulJob { weight, out: x, add: true }]);
             if !bias.is_empty() {
                 cpu.add_bias(x, bias);
             }
             return;
         }
-        cpu.matmul(&buffers.acts, n_rows, [into(weight, y)]);
+        cpu.matmul(acts, n_rows, [into(weight, y)]);
         if !bias.is_empty() {
             cpu.add_bias(y, bias);
         }
         cpu.add_normed(x, y, norm, spec.norm_eps);
     }
 
-    /// Logits of the rows that are read, and what is read off them.
+    /// What is read off the rows: tokens off their logits, or their hidden states.
     pub(super) fn sample(&mut self, batch: &Batch) {
         self.results.clear();
         self.results.resize(batch.samples.len(), Sampled::default());
-        for first in (0..batch.samples.len()).step_by(LOGIT_ROWS) {
-            let last = (first + LOGIT_ROWS).min(batch.samples.len());
-            self.logits(batch, first..last);
-            let n_vocab = self.weights.spec().n_vocab;
-            let logits = &mut self.buffers.logits[..(last - first) * n_vocab];
-            let (results, row_ops) = (&mut self.results[first..last], &self.row_ops);
-            self.cpu.for_each_row_with(
-                logits,
-                results,
-                &mut self.samplers,
-                |i, logits, out, sampler| {
-                    let sample = &batch.samples[first + i];
-                    sampler.sample(logits, sample, batch.history_of(sample), row_ops, out);
-                },
-            );
+        let mut first = 0;
+        while first < batch.samples.len() {
+            let range = first..first + n_alike(&batch.samples[first..]);
+            first = range.end;
+            match batch.samples[range.start].task {
+                SampleTask::Hidden => self.read_hidden(batch, range),
+                SampleTask::Next | SampleTask::Score(_) => self.read_logits(batch, range),
+            }
         }
     }
 
-    /// Logits of samples `range` of the batch.
-    pub(super) fn logits(&mut self, batch: &Batch, range: std::ops::Range<usize>) -> &[f32] {
-        let spec = self.weights.spec();
-        let (cpu, buffers, n) = (&mut self.cpu, &mut self.buffers, range.len());
-        let (d, head) = (spec.d_model, &self.weights.head);
-        for (i, sample) in batch.samples[range].iter().enumerate() {
+    fn read_logits(&mut self, batch: &Batch, range: Range<usize>) {
+        self.logits(batch, range.clone());
+        let n_vocab = self.weights.spec().n_vocab;
+        let logits = &mut self.buffers.logits[..range.len() * n_vocab];
+        let (results, row_ops) = (&mut self.results[range.clone()], &self.row_ops);
+        self.cpu.for_each_row_with(
+            logits,
+            results,
+            &mut self.samplers,
+            |i, logits, out, sampler| {
+                let sample = &batch.samples[range.start + i];
+                sampler.sample(logits, sample, batch.history_of(sample), row_ops, out);
+            },
+        );
+    }
+
+    /// Hidden states after the last norm, which the head would see.
+    fn read_hidden(&mut self, batch: &Batch, range: Range<usize>) {
+        let n = self.gather_hidden(batch, range.clone());
+        let (spec, weights) = (self.weights.spec(), &self.weights);
+        let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
+        // The residual stream has been read; what is added to it is free.
+        let normed = &mut buffers.y[..n];
+        normed.fill(0.0);
+        cpu.add_normed(normed, &mut buffers.hidden[..n], &weights.output_norm, spec.norm_eps);
+        for (result, row) in self.results[range].iter_mut().zip(normed.chunks(spec.d_model)) {
+            result.hidden.extend_from_slice(row);
+        }
+    }
+
+    /// Copies the residual stream of the sampled rows side by side; returns how many values.
+    fn gather_hidden(&mut self, batch: &Batch, range: Range<usize>) -> usize {
+        let (d, buffers) = (self.weights.spec().d_model, &mut self.buffers);
+        for (i, sample) in batch.samples[range.clone()].iter().enumerate() {
             let at = sample.row as usize * d;
             buffers.hidden[i * d..(i + 1) * d].copy_from_slice(&buffers.x[at..at + d]);
         }
-        buffers.acts.shape(d, head.act_forms());
-        let hidden = &buffers.hidden[..n * d];
+        range.len() * d
+    }
+
+    /// Logits of samples `range` of the batch.
+    pub(super) fn logits(&mut self, batch: &Batch, range: Range<usize>) -> &[f32] {
+        let n = range.len();
+        let n_hidden = self.gather_hidden(batch, range);
+        let (spec, head) = (self.weights.spec(), &self.weights.head);
+        let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
+        buffers.acts.shape(spec.d_model, head.act_forms());
+        let hidden = &buffers.hidden[..n_hidden];
         cpu.norm_acts(hidden, &self.weights.output_norm, spec.norm_eps, &mut buffers.acts);
         let logits = &mut buffers.logits[..n * spec.n_vocab];
         cpu.matmul(&buffers.acts, n, [into(head, logits)]);
@@ -211,6 +250,14 @@ impl CpuBackend {
         }
         logits
     }
+}
+
+/// How many of the first samples read the same kind of thing, and fit the buffers. A sequence's
+/// samples are side by side, so that prompts to be pooled split the others once or twice at most.
+fn n_alike(samples: &[SampleRow]) -> usize {
+    let is_hidden = |sample: &SampleRow| sample.task == SampleTask::Hidden;
+    let first = samples.first().is_some_and(is_hidden);
+    samples.iter().take(LOGIT_ROWS).take_while(|sample| is_hidden(sample) == first).count()
 }
 
 #[derive(Clone, Copy)]

@@ -59,6 +59,8 @@ struct Buffers {
     gate: Aligned<f32>,
     up: Aligned<f32>,
     acts: Acts,
+    /// What the feed-forward's last weight meets.
+    gated: Acts,
     /// Cosines and sines of each row's position; the second pair for sliding layers that differ.
     angles: [Angles; 2],
     seqs: Vec<AttentionSeq>,
@@ -167,7 +169,7 @@ fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
 impl Buffers {
     fn new(spec: &ModelSpec, max_rows: usize, n_blocks: usize) -> Buffers {
         let zeros = |width: usize| Aligned::zeros(max_rows * width);
-        let widest = spec.d_model.max(spec.q_dim()).max(spec.d_ff);
+        let widest = spec.d_model.max(spec.q_dim());
         let angles = || {
             let n = max_rows * spec.rope.dim / 2;
             Angles { cos: vec![0.0; n], sin: vec![0.0; n] }
@@ -180,6 +182,7 @@ impl Buffers {
             gate: zeros(spec.d_ff),
             up: zeros(spec.d_ff),
             acts: Acts::new(max_rows.max(LOGIT_ROWS), widest),
+            gated: Acts::new(max_rows, spec.d_ff),
             angles: [angles(), angles()],
             seqs: Vec::with_capacity(max_rows),
             tables: Vec::with_capacity(n_blocks),

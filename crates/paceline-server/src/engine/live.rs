@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use paceline_engine::FinishReason;
+use paceline_engine::{FinishReason, SamplingParams};
 use tokio::sync::mpsc;
 
 use super::{Ended, Label, Message, News, Permit};
@@ -13,6 +13,7 @@ use crate::metrics::{Finished, Times};
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) place: u32,
+    pub(super) tenant: u64,
     pub(super) sink: mpsc::Sender<Message>,
     pub(super) ended: Arc<Ended>,
     /// Its place in the queue, until it starts.
@@ -27,7 +28,7 @@ pub(super) struct Live {
     pub(super) n_prompt: u32,
     pub(super) n_cached: u32,
     pub(super) n_generated: u32,
-    pub(super) max_tokens: u32,
+    pub(super) params: Arc<SamplingParams>,
 }
 
 impl Live {
@@ -61,7 +62,7 @@ impl Live {
             n_cached: self.n_cached,
             n_generated: self.n_generated,
             n: self.last_token.len() as u32,
-            max_tokens: self.max_tokens,
+            max_tokens: self.params.max_tokens,
             has_spoken: self.first_token.is_some(),
             times: Times {
                 queue: started.duration_since(self.arrival),

@@ -9,6 +9,7 @@
 //! other choice, cutting off whoever reads slowly, would let the network decide about answers.
 //! Whoever goes away drops the receiver, and the engine's thread sees that before its next step.
 
+mod board;
 mod live;
 mod pace;
 mod queue;
@@ -20,18 +21,25 @@ use std::sync::mpsc as blocking;
 use std::time::{Duration, Instant};
 
 use paceline_engine::{
-    Backend, Engine, FinishReason, Priority, SamplingParams, SubmitError, Token, TokenLogprob,
+    Backend, Constraint, Engine, FinishReason, Priority, SamplingParams, SubmitError, Token,
+    TokenLogprob,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::error::ApiError;
 use crate::metrics::Metrics;
+use crate::traces::{TraceContext, Tracer};
 
+use board::Board;
+pub(crate) use board::{Cell, PERIOD, Quantiles, SequenceShown, Snapshot, Stage, StepShown};
 pub(crate) use queue::{Permit, Queue, QueueLimits};
 use worker::Worker;
 
 /// More than any request can produce, and far below what a channel may be asked for.
 const MAX_MESSAGES: usize = 1 << 32;
+
+/// Strangers' grammars are walked on the engine's thread. What is not used is not allocated.
+const STACK_BYTES: usize = 64 << 20;
 
 /// What one prompt of an HTTP request asks of the engine.
 #[derive(Debug)]
@@ -42,6 +50,8 @@ pub(crate) struct Job {
     pub(crate) tenant: u64,
     /// How long it may take in all.
     pub(crate) timeout: Option<Duration>,
+    /// What its output must keep to.
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
 }
 
 /// News of one prompt's sequences.
@@ -63,6 +73,8 @@ pub(crate) enum News {
         token: Token,
         logprob: Option<Box<TokenLogprob>>,
     },
+    /// A prompt's pooled hidden state.
+    Pooled(Vec<f32>),
     Finished {
         index: u32,
         reason: FinishReason,
@@ -120,27 +132,39 @@ struct Submission {
     label: Arc<Label>,
 }
 
-/// What the log calls a request.
+/// What the engine's thread is told.
+#[derive(Debug)]
+enum Command {
+    Submit(Submission),
+    /// Somebody watches and wants a first snapshot.
+    Look,
+}
+
+/// What the log and traces call a request.
 #[derive(Debug, Default)]
 pub(crate) struct Label {
     pub(crate) request_id: String,
     pub(crate) key_name: String,
+    /// The caller's trace.
+    pub(crate) trace: Option<TraceContext>,
 }
 
 /// The async side's end.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineHandle {
-    commands: blocking::SyncSender<Submission>,
+    commands: blocking::SyncSender<Command>,
     queue: Arc<Queue>,
     is_over: Arc<AtomicBool>,
+    stage: Arc<Stage>,
 }
 
 /// How the engine's thread treats requests.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WorkerOptions {
     pub(crate) queue_timeout: Option<Duration>,
     /// The pace that prompts should leave to streams.
     pub(crate) target_itl: Option<Duration>,
+    pub(crate) tracer: Option<Tracer>,
 }
 
 /// Moves the engine to a thread of its own.
@@ -150,18 +174,30 @@ pub(crate) fn start<B: Backend + Send + 'static>(
     metrics: Arc<Metrics>,
     options: WorkerOptions,
 ) -> std::io::Result<EngineHandle> {
-    // What is under way holds a permit, so there is room for every permit there is.
-    let (commands, receiver) = blocking::sync_channel(queue.limits().max_requests as usize);
+    // What is under way holds a permit, so there is room for every permit there is, and for one
+    // spectator's wish.
+    let (commands, receiver) = blocking::sync_channel(queue.limits().max_requests as usize + 1);
     let is_over = Arc::new(AtomicBool::new(false));
-    let worker = Worker::new(engine, receiver, metrics, options, Arc::clone(&is_over));
-    std::thread::Builder::new().name("engine".to_owned()).spawn(move || worker.run())?;
-    Ok(EngineHandle { commands, queue, is_over })
+    let stage = Arc::new(Stage::default());
+    let board = Board::new(Arc::clone(&stage));
+    let worker = Worker::new(engine, receiver, metrics, options, Arc::clone(&is_over), board);
+    let builder = std::thread::Builder::new().name("engine".to_owned()).stack_size(STACK_BYTES);
+    builder.spawn(move || worker.run())?;
+    Ok(EngineHandle { commands, queue, is_over, stage })
 }
 
 impl EngineHandle {
     /// Cancels everything with the next step; its readers are told.
     pub(crate) fn cancel_all(&self) {
         self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Snapshots of the engine from now on, as long as the receiver is kept.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
+        let snapshots = self.stage.subscribe();
+        // An engine at rest must be woken for the first one.
+        self.stage.wish(|| self.commands.try_send(Command::Look).is_ok());
+        snapshots
     }
 
     /// Queues all jobs of an HTTP request, or none.
@@ -193,7 +229,7 @@ impl EngineHandle {
     }
 
     fn send(&self, submission: Submission) -> Result<(), ApiError> {
-        self.commands.try_send(submission).map_err(|error| match error {
+        self.commands.try_send(Command::Submit(submission)).map_err(|error| match error {
             blocking::TrySendError::Full(_) => self.queue.full(),
             blocking::TrySendError::Disconnected(_) => ApiError::internal("the engine has stopped"),
         })

@@ -10,9 +10,10 @@ use paceline_engine::{
     Backend, Engine, Event, EventKind, FinishReason, Request, RequestId, StepOutcome,
 };
 
+use super::board::Board;
 use super::live::{Live, reason_name};
 use super::pace::Pace;
-use super::{News, Submission, WorkerOptions};
+use super::{Command, News, Submission, WorkerOptions};
 use crate::metrics::{Finished, Metrics};
 
 /// How long an engine that waits for time to pass does so before it looks for clients that left.
@@ -21,7 +22,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Worker<B> {
     engine: Engine<B>,
-    commands: Receiver<Submission>,
+    commands: Receiver<Command>,
     metrics: Arc<Metrics>,
     options: WorkerOptions,
     clock: Instant,
@@ -33,15 +34,17 @@ pub(super) struct Worker<B> {
     pace: Option<Pace>,
     /// Nothing is to be finished any more.
     is_over: Arc<AtomicBool>,
+    board: Board,
 }
 
 impl<B: Backend> Worker<B> {
     pub(super) fn new(
         engine: Engine<B>,
-        commands: Receiver<Submission>,
+        commands: Receiver<Command>,
         metrics: Arc<Metrics>,
         options: WorkerOptions,
         is_over: Arc<AtomicBool>,
+        board: Board,
     ) -> Worker<B> {
         let stats = engine.stats();
         metrics.publish(&stats, stats.max_rows);
@@ -58,6 +61,7 @@ impl<B: Backend> Worker<B> {
             events: Vec::new(),
             gone: Vec::new(),
             is_over,
+            board,
         }
     }
 
@@ -73,15 +77,22 @@ impl<B: Backend> Worker<B> {
     /// Takes what has come in; waits for something if there is nothing to do. False at the end.
     fn receive(&mut self) -> bool {
         if !self.engine.has_work() {
-            let Ok(submission) = self.commands.recv() else {
+            let Ok(command) = self.commands.recv() else {
                 return false;
             };
-            self.submit(submission);
+            self.obey(command);
         }
-        while let Ok(submission) = self.commands.try_recv() {
-            self.submit(submission);
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
         }
         true
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => self.submit(submission),
+            Command::Look => self.board.ask(),
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -95,6 +106,7 @@ impl<B: Backend> Worker<B> {
         let n = job.params.n;
         let mut live = Live {
             place,
+            tenant: job.tenant,
             sink,
             ended,
             permit: Some(permit),
@@ -107,7 +119,7 @@ impl<B: Backend> Worker<B> {
             n_prompt: job.prompt.len() as u32,
             n_cached: 0,
             n_generated: 0,
-            max_tokens: job.params.max_tokens,
+            params: Arc::clone(&job.params),
         };
         let request = Request {
             prompt: job.prompt,
@@ -115,6 +127,7 @@ impl<B: Backend> Worker<B> {
             priority: job.priority,
             deadline_ns: job.timeout.map(deadline),
             tenant: job.tenant,
+            constraint: job.constraint,
         };
         match self.engine.submit(request, now_ns) {
             Ok(id) => {
@@ -185,6 +198,7 @@ impl<B: Backend> Worker<B> {
     }
 
     fn step(&mut self) {
+        self.board.look_around(&mut self.engine);
         let start = Instant::now();
         let before = n_prompt_rows(&self.engine);
         let outcome = self.engine.step(self.now_ns(), &mut self.events);
@@ -200,6 +214,7 @@ impl<B: Backend> Worker<B> {
             StepOutcome::Ran { .. } => {
                 let elapsed = now.duration_since(start);
                 self.engine.record_step_ns(elapsed.as_nanos() as u64);
+                self.board.note(&self.engine, elapsed);
                 self.keep_pace(n_prompt_rows, elapsed);
             }
             StepOutcome::Idle => {}
@@ -215,6 +230,7 @@ impl<B: Backend> Worker<B> {
         let stats = self.engine.stats();
         let prompt_rows = self.pace.as_ref().map_or(stats.max_rows, Pace::rows);
         self.metrics.publish(&stats, prompt_rows);
+        self.board.show(&self.engine, &self.live, now);
         if outcome == StepOutcome::Idle && self.engine.has_work() {
             self.wait();
         }
@@ -232,7 +248,7 @@ impl<B: Backend> Worker<B> {
         let due_ns = self.engine.next_wakeup_ns().unwrap_or(0);
         let wait = Duration::from_nanos(due_ns.saturating_sub(self.now_ns())).min(LONGEST_WAIT);
         match self.commands.recv_timeout(wait) {
-            Ok(submission) => self.submit(submission),
+            Ok(command) => self.obey(command),
             Err(RecvTimeoutError::Timeout) => {}
             // Nobody will send any more; what is under way goes on.
             Err(RecvTimeoutError::Disconnected) => std::thread::sleep(wait),
@@ -252,14 +268,20 @@ impl<B: Backend> Worker<B> {
             EventKind::PromptLogprob(logprob) => _ = live.tell(News::PromptLogprob(logprob)),
             EventKind::Token { token, logprob } => {
                 match live.token(index, now) {
-                    Some(gap) => self.metrics.token_after(gap),
+                    Some(gap) => {
+                        self.metrics.token_after(gap);
+                        self.board.gap(gap);
+                    }
                     None if live.n_generated == 1 => {
-                        self.metrics.first_token_after(now.duration_since(live.arrival));
+                        let since_arrival = now.duration_since(live.arrival);
+                        self.metrics.first_token_after(since_arrival);
+                        self.board.first_token(since_arrival);
                     }
                     None => {}
                 }
                 live.tell(News::Token { index, token, logprob });
             }
+            EventKind::Pooled(vector) => _ = live.tell(News::Pooled(vector)),
             EventKind::Finished(reason) => {
                 live.n_running = live.n_running.saturating_sub(1);
                 let is_last = live.n_running == 0;
@@ -274,6 +296,9 @@ impl<B: Backend> Worker<B> {
     fn report(&self, live: &Live, reason: &FinishReason, now: Instant) {
         let finished = live.finished(reason, now);
         self.metrics.finished(&finished);
+        if let Some(tracer) = &self.options.tracer {
+            tracer.ended(&live.label.request_id, live.label.trace, &live.params, &finished);
+        }
         log(live, reason, &finished);
     }
 }

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::model::ServedModel;
-use crate::openai::{chat, completions, responses};
+use crate::openai::{chat, completions, embeddings, responses};
 use crate::options::ServerOptions;
 
 /// How long a job waits whose key is not there.
@@ -115,10 +115,7 @@ async fn answer(endpoint: Endpoint, call: Call) -> Result<Box<RawValue>, ApiErro
         Endpoint::ChatCompletions => chat::answer(call).await?,
         Endpoint::Completions => completions::answer(call).await?,
         Endpoint::Responses => responses::answer(call).await?,
-        Endpoint::Embeddings => {
-            let message = "embeddings are not supported yet".to_owned();
-            return Err(ApiError::Invalid { message, param: None, code: Some("unsupported") });
-        }
+        Endpoint::Embeddings => embeddings::answer(call).await?,
     };
     let broken =
         |error: String| ApiError::internal(format!("the answer could not be read: {error}"));

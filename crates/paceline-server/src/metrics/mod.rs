@@ -28,6 +28,9 @@ struct Inner {
     requests: Requests,
     /// Responses by status.
     responses: BTreeMap<u16, u64>,
+    /// Spans that the collector took, and that it did not.
+    n_spans_exported: u64,
+    n_spans_dropped: u64,
     /// Requests by why they ended.
     finished: BTreeMap<&'static str, u64>,
     /// Rows of the next step that prompts may have.
@@ -142,6 +145,14 @@ impl Metrics {
             let seconds = times.decode.as_secs_f64() / f64::from(n_gaps.max(1));
             requests.per_output_token.record(seconds);
         }
+    }
+
+    pub(crate) fn spans_exported(&self, n: u64) {
+        self.lock().n_spans_exported += n;
+    }
+
+    pub(crate) fn spans_dropped(&self, n: u64) {
+        self.lock().n_spans_dropped += n;
     }
 
     pub(crate) fn responded(&self, status: u16) {

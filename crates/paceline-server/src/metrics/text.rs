@@ -18,6 +18,13 @@ pub(super) fn render(inner: &Inner, facts: Option<EngineFacts<'_>>) -> String {
             page.sample(name, &[("code", &status.to_string())], *count as f64);
         }
     });
+    let spans = [
+        ("trace_spans_exported_total", inner.n_spans_exported, "Spans that the collector took."),
+        ("trace_spans_dropped_total", inner.n_spans_dropped, "Spans that it did not."),
+    ];
+    for (ours, value, help) in spans {
+        page.value(&Family { ours, vllm: None }, "counter", help, value as f64);
+    }
     if let Some(facts) = facts {
         page.labels = format!("model_name=\"{}\"", escape(facts.model));
         page.engine_gauges(inner, &facts);

@@ -15,13 +15,14 @@ use super::{FINGERPRINT, Usage};
 use crate::app::{App, Ready};
 use crate::asked::Asked;
 use crate::call::Call;
-use crate::collect::{Answer, Choice, collect};
+use crate::collect::{Choice, collect};
 use crate::error::ApiError;
 use crate::json::{Fields, json_response};
 use crate::messages::read_messages;
-use crate::model::{Model, unix_seconds};
-use crate::reply::{Piece, Update};
+use crate::model::unix_seconds;
+use crate::reply::{Finish, Piece, Update};
 use crate::sse::{self, Chunks, Events};
+use crate::tools::{Said, ToolCall, ToolParser, ToolStyle, Tools};
 
 /// What every object of one response says.
 #[derive(Clone, Debug, Serialize)]
@@ -47,8 +48,9 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     let mut fields = Fields::parse(&body)?;
     let name: Option<Cow<'_, str>> = fields.take("model")?;
     model.check_name(name.as_deref())?;
-    let asked = read(&mut fields)?;
-    let prompt = model.encode_chat(&read_messages(&mut fields)?)?;
+    let (asked, tools) = read(&mut fields, model.tool_style)?;
+    let definitions = tools.as_ref().map(Tools::definitions).unwrap_or_default();
+    let prompt = model.encode_chat(&read_messages(&mut fields)?, &definitions)?;
     let has_logprobs = asked.sampling.logprobs.is_some();
     let n_prompt = prompt.len();
     let n = asked.sampling.n;
@@ -61,18 +63,51 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
         system_fingerprint: FINGERPRINT,
     };
     let mut running = call.generate(vec![work]).await?;
+    let mut parsers: Vec<ToolParser> = match &tools {
+        Some(tools) => (0..n).map(|_| tools.parser(model.tool_style)).collect(),
+        None => Vec::new(),
+    };
     if asked.stream {
         let usage = Counted { n_prompt, ..Counted::default() };
         let include_usage = asked.include_usage;
-        let chunks = ChatChunks { ready, head, n, include_usage, has_logprobs, usage };
+        let chunks = ChatChunks { ready, head, n, include_usage, has_logprobs, usage, parsers };
         return Ok(sse::response(running, chunks));
     }
     let mut answers = collect(&mut running.reply, &[n]).await?;
     let answer = answers.pop().unwrap_or_default();
-    Ok(json_response(StatusCode::OK, &whole(model, head, n_prompt, answer, has_logprobs)))
+    let n_completion = answer.choices.iter().map(|choice| choice.tokens.len()).sum();
+    let usage = Usage::new(n_prompt, n_completion, answer.n_cached as usize);
+    let choice = |(index, choice): (usize, &Choice)| {
+        let logprobs = has_logprobs.then(|| ChatLogprobs::new(model, &choice.logprobs));
+        let (message, finish_reason) = whole_message(choice, parsers.get_mut(index));
+        json!({"index": index, "message": message, "logprobs": logprobs,
+               "finish_reason": finish_reason})
+    };
+    let choices = answer.choices.iter().enumerate().map(choice).collect();
+    Ok(json_response(StatusCode::OK, &Whole { head, choices, usage }))
 }
 
-fn read(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
+/// Tools that are not to be used, or cannot be because the answer has a form, are left out.
+fn read(fields: &mut Fields<'_>, style: ToolStyle) -> Result<(Asked, Option<Tools>), ApiError> {
+    let mut asked = read_asked(fields)?;
+    let Some(tools) = Tools::read(fields)? else {
+        return Ok((asked, None));
+    };
+    match (&asked.format, tools.format(style)?) {
+        (Some(format), Some(_)) => {
+            let message = format!("{} and a forced tool call exclude each other", format.param);
+            Err(ApiError::invalid(format.param, message))
+        }
+        (Some(_), None) => Ok((asked, None)),
+        (None, forced) => {
+            asked.format = forced;
+            asked.show_special();
+            Ok((asked, Some(tools)))
+        }
+    }
+}
+
+fn read_asked(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
     let mut asked = Asked::read(fields)?;
     let max_tokens: Option<u32> = fields.take("max_tokens")?;
     asked.max_tokens = fields.take("max_completion_tokens")?.or(max_tokens);
@@ -85,27 +120,68 @@ fn read(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
     Ok(asked)
 }
 
-fn whole(model: &Model, head: Head, n_prompt: usize, answer: Answer, has_logprobs: bool) -> Value {
-    let n_completion = answer.choices.iter().map(|choice| choice.tokens.len()).sum();
-    let usage = Usage::new(n_prompt, n_completion, answer.n_cached as usize);
-    let choice = |(index, choice): (usize, &Choice)| {
-        let logprobs = has_logprobs.then(|| ChatLogprobs::new(model, &choice.logprobs));
-        json!({
-            "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": null},
-            "logprobs": logprobs,
-            "finish_reason": choice.finish_name(),
-        })
+#[derive(Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    head: Head,
+    choices: Vec<Value>,
+    usage: Usage,
+}
+
+/// A choice's message, and why it ended.
+fn whole_message(choice: &Choice, parser: Option<&mut ToolParser>) -> (Value, &'static str) {
+    let Some(parser) = parser else {
+        let message = json!({"role": "assistant", "content": choice.text, "refusal": null});
+        return (message, choice.finish_name());
     };
-    let choices: Vec<Value> = answer.choices.iter().enumerate().map(choice).collect();
-    #[derive(Serialize)]
-    struct Response {
-        #[serde(flatten)]
-        head: Head,
-        choices: Vec<Value>,
-        usage: Usage,
+    let mut said = Vec::new();
+    parser.push(&choice.text, &mut said);
+    parser.finish(&mut said);
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for said in said {
+        match said {
+            Said::Text(text) => content.push_str(&text),
+            Said::Call(call) => calls.push(WireCall::new(call, None)),
+        }
     }
-    json!(Response { head, choices, usage })
+    let content = (!content.is_empty() || calls.is_empty()).then_some(content);
+    let finish_reason = finish_name(choice.finish.unwrap_or(Finish::Length), Some(parser));
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    if !calls.is_empty() {
+        message["tool_calls"] = json!(calls);
+    }
+    (message, finish_reason)
+}
+
+fn finish_name(finish: Finish, parser: Option<&ToolParser>) -> &'static str {
+    match finish {
+        Finish::Stop if parser.is_some_and(|parser| parser.n_calls() > 0) => "tool_calls",
+        _ => finish.name(),
+    }
+}
+
+/// A call on the wire.
+#[derive(Serialize)]
+struct WireCall {
+    /// Streams count them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<usize>,
+    id: String,
+    r#type: &'static str,
+    function: WireFunction,
+}
+
+#[derive(Serialize)]
+struct WireFunction {
+    name: String,
+    arguments: String,
+}
+
+impl WireCall {
+    fn new(call: ToolCall, index: Option<usize>) -> WireCall {
+        let ToolCall { id, name, arguments } = call;
+        WireCall { index, id, r#type: "function", function: WireFunction { name, arguments } }
+    }
 }
 
 /// Tokens so far.
@@ -123,6 +199,8 @@ struct ChatChunks {
     include_usage: bool,
     has_logprobs: bool,
     usage: Counted,
+    /// One for each choice where there are tools.
+    parsers: Vec<ToolParser>,
 }
 
 #[derive(Serialize)]
@@ -149,6 +227,8 @@ struct Delta<'a> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<[WireCall; 1]>,
 }
 
 impl ChatChunks {
@@ -161,22 +241,61 @@ impl ChatChunks {
         (self.has_logprobs && logprob.is_some()).then(|| ChatLogprobs::new(model, logprob))
     }
 
-    fn piece(&mut self, piece: &Piece, out: &mut Events) {
+    fn piece(&mut self, piece: Piece, out: &mut Events) {
+        let index = piece.index;
         self.usage.n_completion += usize::from(piece.token.is_some());
-        let logprobs = self.logprobs(piece.logprob.as_deref());
-        if !piece.text.is_empty() || logprobs.is_some() {
-            let delta = Delta { content: Some(&piece.text), role: None };
-            let index = piece.index;
+        let mut logprobs = self.logprobs(piece.logprob.as_deref());
+        let (said, finish_reason) = self.said(piece);
+        for delta in said.iter().map(delta) {
+            let logprobs = logprobs.take();
             let choice = ChunkChoice { index, delta, logprobs, finish_reason: None };
             out.data(&self.chunk(vec![choice]));
         }
-        if let Some(finish) = piece.finish {
-            out.data(&self.chunk(vec![ChunkChoice {
-                index: piece.index,
-                delta: Delta::default(),
-                logprobs: None,
-                finish_reason: Some(finish.name()),
-            }]));
+        // What is held back, or is no text, may have them all the same.
+        if logprobs.is_some() {
+            let delta = Delta { content: Some(""), ..Delta::default() };
+            let choice = ChunkChoice { index, delta, logprobs, finish_reason: None };
+            out.data(&self.chunk(vec![choice]));
+        }
+        if finish_reason.is_some() {
+            let delta = Delta::default();
+            let choice = ChunkChoice { index, delta, logprobs: None, finish_reason };
+            out.data(&self.chunk(vec![choice]));
+        }
+    }
+
+    /// What a piece lets a choice say, and why it ends if it does.
+    fn said(&mut self, piece: Piece) -> (Vec<Numbered>, Option<&'static str>) {
+        let Some(parser) = self.parsers.get_mut(piece.index as usize) else {
+            let text = Some(piece.text).filter(|text| !text.is_empty());
+            let said = text.map(|text| (Said::Text(text), 0)).into_iter().collect();
+            return (said, piece.finish.map(Finish::name));
+        };
+        let mut n_calls = parser.n_calls();
+        let mut said = Vec::new();
+        parser.push(&piece.text, &mut said);
+        if piece.finish.is_some() {
+            parser.finish(&mut said);
+        }
+        let numbered = said.into_iter().map(|said| {
+            let number = n_calls;
+            n_calls += usize::from(matches!(said, Said::Call(_)));
+            (said, number)
+        });
+        let numbered = numbered.collect();
+        (numbered, piece.finish.map(|finish| finish_name(finish, Some(parser))))
+    }
+}
+
+/// What a choice says, with the number of calls before it.
+type Numbered = (Said, usize);
+
+fn delta((said, n_calls): &Numbered) -> Delta<'_> {
+    match said {
+        Said::Text(text) => Delta { content: Some(text), ..Delta::default() },
+        Said::Call(call) => {
+            let call = WireCall::new(call.clone(), Some(*n_calls));
+            Delta { tool_calls: Some([call]), ..Delta::default() }
         }
     }
 }
@@ -184,7 +303,8 @@ impl ChatChunks {
 impl Chunks for ChatChunks {
     fn begin(&mut self, out: &mut Events) {
         for index in 0..self.n {
-            let delta = Delta { role: Some("assistant"), content: Some("") };
+            let content = Some("");
+            let delta = Delta { role: Some("assistant"), content, ..Delta::default() };
             let choice = ChunkChoice { index, delta, logprobs: None, finish_reason: None };
             out.data(&self.chunk(vec![choice]));
         }
@@ -194,7 +314,7 @@ impl Chunks for ChatChunks {
         match update {
             Update::Started { n_cached, .. } => self.usage.n_cached = n_cached as usize,
             Update::PromptLogprob { .. } => {}
-            Update::Piece(piece) => self.piece(&piece, out),
+            Update::Piece(piece) => self.piece(piece, out),
         }
     }
 

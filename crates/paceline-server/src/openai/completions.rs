@@ -18,7 +18,7 @@ use crate::collect::{Answer, Choice, collect, keep_best};
 use crate::error::ApiError;
 use crate::json::{Fields, json_response};
 use crate::model::{Model, unix_seconds};
-use crate::prompts::{Prompt, read_prompts};
+use crate::prompts::{PROMPT, Prompt, read_prompts};
 use crate::reply::{Finish, Piece, Update};
 use crate::sse::{self, Chunks, Events};
 
@@ -94,7 +94,7 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     let name: Option<Cow<'_, str>> = fields.take("model")?;
     model.check_name(name.as_deref())?;
     let (asked, extras) = read(&mut fields)?;
-    let prompts = read_prompts(&mut fields, model, call.max_prompts())?;
+    let prompts = read_prompts(&mut fields, PROMPT, model, call.max_prompts())?;
     let works = prompts.iter().map(|prompt| asked.job(model, prompt.tokens.clone()));
     let works = works.collect::<Result<Vec<_>, _>>()?;
     let head = Head {

@@ -2,6 +2,7 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 mod logprobs;
 pub(crate) mod models;
 pub(crate) mod responses;

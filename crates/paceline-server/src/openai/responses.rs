@@ -8,6 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use paceline_model::template::Message;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -15,6 +16,7 @@ use crate::asked::Asked;
 use crate::call::Call;
 use crate::collect::collect;
 use crate::error::ApiError;
+use crate::format::Format;
 use crate::json::{Fields, Shape, json_response, parse};
 use crate::messages::convert;
 use crate::model::unix_seconds;
@@ -39,7 +41,7 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     model.check_name(name.as_deref())?;
     let asked = read(&mut fields)?;
     let instructions: Option<String> = fields.take("instructions")?;
-    let prompt = model.encode_chat(&read_input(&mut fields, instructions.as_deref())?)?;
+    let prompt = model.encode_chat(&read_input(&mut fields, instructions.as_deref())?, &[])?;
     let frame = Frame {
         id: call.response_id("resp"),
         created_at: unix_seconds(),
@@ -48,6 +50,7 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
         max_output_tokens: asked.max_tokens,
         temperature: asked.sampling.temperature,
         top_p: asked.sampling.top_p,
+        format: asked.format.as_ref().map_or("text", Format::kind),
     };
     let counted = Counted { n_input: prompt.len(), ..Counted::default() };
     let work = asked.job(model, prompt)?;
@@ -71,7 +74,13 @@ fn read(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
         let message = "responses are not stored here; send the whole conversation as input";
         return Err(ApiError::invalid("previous_response_id", message));
     }
+    let tools: Option<Vec<&RawValue>> = fields.take("tools")?;
+    if tools.is_some_and(|tools| !tools.is_empty()) {
+        let message = "tools are not supported here; /v1/chat/completions takes them";
+        return Err(ApiError::invalid("tools", message));
+    }
     let mut asked = Asked::read(fields)?;
+    asked.format = Format::read_response_text(fields)?.or(asked.format);
     asked.max_tokens = fields.take("max_output_tokens")?;
     if asked.max_tokens == Some(0) {
         return Err(ApiError::invalid("max_output_tokens", "max_output_tokens must be at least 1"));
@@ -116,6 +125,8 @@ struct Frame {
     max_output_tokens: Option<u32>,
     temperature: f32,
     top_p: f32,
+    /// The kind of text.
+    format: &'static str,
 }
 
 impl Frame {
@@ -141,7 +152,7 @@ impl Frame {
             "previous_response_id": null,
             "store": false,
             "temperature": self.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": self.format}},
             "tool_choice": "auto",
             "tools": [],
             "top_p": self.top_p,

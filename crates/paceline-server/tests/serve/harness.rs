@@ -4,14 +4,17 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use paceline_engine::fake::{FakeBackend, FakeFailures, FakeModel};
-use paceline_engine::{Backend, BackendError, BackendLimits, Batch, Engine, EngineConfig, Sampled};
+use paceline_engine::{
+    Backend, BackendError, BackendLimits, Batch, Engine, EngineConfig, Pooling, Sampled, Token,
+};
 use paceline_model::gguf::Gguf;
 use paceline_model::synth::{SynthSpec, gguf_bytes};
 use paceline_model::template::ChatTemplate;
-use paceline_model::tokenizer::Tokenizer;
-use paceline_server::{ServedModel, Server, ServerHandle, ServerOptions};
+use paceline_model::tokenizer::{SpecialTokens, Tokenizer};
+use paceline_server::{Embedding, ServedModel, Server, ServerHandle, ServerOptions};
 use serde_json::Value;
 
 use crate::client::{Exchange, Response, get_bytes, post_bytes};
@@ -42,6 +45,10 @@ pub(crate) fn limits() -> BackendLimits {
 pub(crate) struct Gated<B> {
     inner: B,
     steps: Option<Receiver<()>>,
+    /// What it says, whatever the model would.
+    script: Option<Vec<Token>>,
+    /// How far each sample row of the step is.
+    places: Vec<usize>,
 }
 
 impl<B: Backend> Backend for Gated<B> {
@@ -54,11 +61,19 @@ impl<B: Backend> Backend for Gated<B> {
             // A test that is over lets everything run.
             let _ = steps.recv();
         }
+        self.places.clear();
+        self.places.extend(batch.samples.iter().map(|sample| sample.n_generated as usize));
         self.inner.submit(batch)
     }
 
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
-        self.inner.collect(results)
+        self.inner.collect(results)?;
+        if let Some(script) = &self.script {
+            for (result, &place) in results.iter_mut().zip(&self.places) {
+                result.token = *script.get(place).unwrap_or(&TOKENIZER.eos_tokens()[0]);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -68,6 +83,13 @@ pub(crate) struct Setup {
     pub(crate) engine: EngineConfig,
     pub(crate) is_gated: bool,
     pub(crate) failures: FakeFailures,
+    pub(crate) pooling: Pooling,
+    /// Instead of what suits most tests.
+    pub(crate) n_blocks: Option<u32>,
+    /// What the model says to everything.
+    pub(crate) script: Option<&'static str>,
+    /// Instead of the tokenizer's own.
+    pub(crate) template: Option<&'static str>,
 }
 
 /// A running server; ends with the test.
@@ -88,6 +110,13 @@ impl TestServer {
         TestServer::new(Setup::default())
     }
 
+    /// One whose grammars may take as long as they like: no test ends by the clock.
+    pub(crate) fn patient(setup: Setup) -> TestServer {
+        let grammar_timeout = Duration::from_secs(3600);
+        let options = ServerOptions { grammar_timeout, ..setup.options };
+        TestServer::new(Setup { options, ..setup })
+    }
+
     pub(crate) fn without_model(options: ServerOptions) -> TestServer {
         let server = Server::bind(([127, 0, 0, 1], 0).into(), options).unwrap();
         let address = server.local_addr().unwrap();
@@ -100,13 +129,27 @@ impl TestServer {
         // Many permits may be given ahead.
         let (gate, steps) = sync_channel(100_000);
         let model = FakeModel::new(limits().n_vocab);
-        let inner = FakeBackend::with_model(limits(), model, setup.failures);
-        let backend = Gated { inner, steps: setup.is_gated.then_some(steps) };
+        let n_blocks = setup.n_blocks.unwrap_or(limits().n_blocks);
+        let limits = BackendLimits { n_blocks, ..limits() };
+        let inner = FakeBackend::with_model(limits, model, setup.failures);
+        let script =
+            setup.script.map(|text| TOKENIZER.encode(text, SpecialTokens::AsText).unwrap());
+        let steps = setup.is_gated.then_some(steps);
+        let backend = Gated { inner, steps, script, places: Vec::new() };
         self.gate = setup.is_gated.then_some(gate);
         let engine = Engine::new(backend, setup.engine).unwrap();
-        let template = ChatTemplate::of_tokenizer(&TOKENIZER).unwrap();
+        let template = match setup.template {
+            Some(source) => Some(ChatTemplate::new(source, "", "").unwrap()),
+            None => ChatTemplate::of_tokenizer(&TOKENIZER).unwrap(),
+        };
         let names = vec![MODEL.to_owned(), "alias".to_owned()];
-        let served = ServedModel { names, tokenizer: Arc::clone(&TOKENIZER), template };
+        let served = ServedModel {
+            names,
+            tokenizer: Arc::clone(&TOKENIZER),
+            template,
+            // What the fake model has.
+            embedding: Embedding { pooling: setup.pooling, n_dims: 4 },
+        };
         assert!(self.handle.serve(engine, served).unwrap());
         self
     }

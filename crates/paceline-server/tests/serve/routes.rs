@@ -1,5 +1,6 @@
 //! What each route answers when all is well, and its plainest errors.
 
+use paceline_server::{JobOptions, ServerOptions};
 use serde_json::{Value, json};
 
 use crate::client::{Exchange, get_bytes, post_bytes};
@@ -46,6 +47,28 @@ fn health_is_503_until_there_is_a_model() {
     assert_eq!(server.get("/metrics").status, 200);
     let server = server.load(Setup::default());
     assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn the_examples_of_the_document_are_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let jobs = Some(JobOptions::new(dir.path().to_owned()));
+    let options = ServerOptions { jobs, ..ServerOptions::default() };
+    let server = TestServer::new(Setup { options, ..Setup::default() });
+    let document = server.get("/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut n_sent = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let body = &methods["post"]["requestBody"]["content"]["application/json"]["example"];
+        if !body.is_null() {
+            let answer = server.post(path, body);
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            n_sent += 1;
+        } else if !path.contains('{') {
+            assert_eq!(server.get(path).status, 200, "{path}");
+        }
+    }
+    assert_eq!(n_sent, 8);
 }
 
 #[test]

@@ -7,6 +7,8 @@ use clap::{Args, Subcommand, ValueEnum, value_parser};
 use paceline::{Isa, Llm, LlmOptions};
 use paceline_model::pull::Source;
 
+#[cfg(feature = "serve")]
+use super::bench_serve_args::{BenchServeArgs, SERVE_EXAMPLES};
 use super::{ByteSize, Console, SourceArgs, Span};
 
 const BENCH_EXAMPLES: &str = r#"Examples:
@@ -15,9 +17,11 @@ const BENCH_EXAMPLES: &str = r#"Examples:
   paceline bench scaling --plot scaling.svg       what a larger batch gives
   paceline bench strategies                       ways of batching on the same arrivals
   paceline bench kernels --types q4_0             each op against its ceiling
+  paceline bench serve --concurrency 1,8,32       load on a server
 
-Every measurement takes turns with the others, round by round, because machines drift; medians are
-shown. Answers are compared as well: a batch that changed one would end the run with an error."#;
+Every measurement but the last takes turns with the others, round by round, because machines
+drift; medians are shown. Answers are compared as well: a batch that changed one would end the run
+with an error."#;
 
 const THROUGHPUT_EXAMPLES: &str = r#"Examples:
   paceline bench throughput
@@ -96,6 +100,10 @@ pub(crate) enum BenchCommand {
     /// Each op of the forward pass against its ceiling
     #[command(after_help = KERNELS_EXAMPLES)]
     Kernels(KernelsArgs),
+    /// Load a server, and see what its clients feel of it
+    #[cfg(feature = "serve")]
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(Box<BenchServeArgs>),
 }
 
 /// How results are shown.

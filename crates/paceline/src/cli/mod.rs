@@ -2,6 +2,8 @@
 
 mod args;
 mod bench_args;
+#[cfg(feature = "serve")]
+mod bench_serve_args;
 mod console;
 mod engine_args;
 mod interrupt;
@@ -16,6 +18,10 @@ pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs
 pub(crate) use bench_args::{
     BenchArgs, BenchCommand, BenchModelArgs, CeilingsArgs, KernelsArgs, ScalingArgs, ShapeArgs,
     StrategiesArgs, Strategy, ThroughputArgs,
+};
+#[cfg(feature = "serve")]
+pub(crate) use bench_serve_args::{
+    BenchServeArgs, DataArgs, Dataset, Endpoint, FigureArgs, Goal, Metric,
 };
 pub(crate) use console::{Console, LogFormat, Verbosity};
 pub(crate) use engine_args::{EngineArgs, MemoryArgs, SourceArgs};

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
+use paceline_engine::Pooling;
 use paceline_jobs::Window;
+use paceline_server::client::Origin;
 use paceline_server::{JobOptions, KeyRule, ServerOptions};
 
 use super::{ByteSize, EngineArgs, LogFormat, UsageError};
@@ -32,6 +34,10 @@ pub(crate) struct ServeArgs {
     /// What clients call the model (may be repeated) [default: its file's name for itself]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     pub(crate) served_model_name: Vec<String>,
+
+    /// What an embedding is: the hidden state of the last token, or the mean over all
+    #[arg(long, value_enum, default_value = "last", help_heading = "Server")]
+    pub(crate) pooling: PoolingName,
 
     /// Only serve who sends this key (may be repeated; also $PACELINE_API_KEY)
     #[arg(long, value_name = "KEY", help_heading = "Access")]
@@ -102,12 +108,32 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "30d", help_heading = "Batches")]
     batch_retention: Window,
 
+    /// Send a span for each prompt to this OpenTelemetry collector (OTLP, JSON over http); to
+    /// /v1/traces there, unless it has a path
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    otlp_traces_endpoint: Option<String>,
+
     /// How log lines look
     #[arg(long, value_enum, default_value = "text", help_heading = "Server")]
     pub(crate) log_format: LogFormat,
 
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolingName {
+    Last,
+    Mean,
+}
+
+impl From<PoolingName> for Pooling {
+    fn from(name: PoolingName) -> Pooling {
+        match name {
+            PoolingName::Last => Pooling::Last,
+            PoolingName::Mean => Pooling::Mean,
+        }
+    }
 }
 
 impl ServeArgs {
@@ -129,6 +155,7 @@ impl ServeArgs {
             max_connections: self.max_connections as usize,
             keys: self.keys()?,
             jobs: self.jobs(),
+            traces: self.traces()?,
             ..ServerOptions::default()
         })
     }
@@ -143,6 +170,14 @@ impl ServeArgs {
             retention: Duration::from_secs(self.batch_retention.seconds),
             ..JobOptions::new(data_dir)
         })
+    }
+
+    fn traces(&self) -> Result<Option<Origin>> {
+        let Some(url) = &self.otlp_traces_endpoint else {
+            return Ok(None);
+        };
+        let origin = Origin::parse(url);
+        Ok(Some(origin.map_err(|error| UsageError(format!("--otlp-traces-endpoint: {error}")))?))
     }
 
     fn keys(&self) -> Result<Vec<KeyRule>> {

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use paceline::{Llm, LlmParts};
-use paceline_server::{ServedModel, Server, ServerHandle};
+use paceline_server::{Embedding, ServedModel, Server, ServerHandle};
 
 use crate::cli::{Console, EngineArgs, Interrupt, Outcome, ServeArgs};
 
@@ -18,6 +18,7 @@ pub(crate) fn run(args: &ServeArgs, console: &Console) -> Result<Outcome> {
     console.note(&format!("listening on http://{address}; loading the model"));
     let loaded = load(args, console, &handle);
     if loaded.is_ok() {
+        console.note(&format!("the page is at http://{address}/"));
         console.note(&format!("ready: http://{address}/v1"));
     } else {
         handle.shut_down();
@@ -37,8 +38,9 @@ fn load(args: &ServeArgs, console: &Console, handle: &ServerHandle) -> Result<()
     let engine = args.engine.with_model(args.model.as_deref());
     let llm = engine.load(console)?;
     let names = names(args, &engine, &llm);
+    let embedding = Embedding { pooling: args.pooling.into(), n_dims: llm.spec().d_model };
     let LlmParts { engine, tokenizer, template } = llm.into_parts();
-    handle.serve(engine, ServedModel { names, tokenizer, template })?;
+    handle.serve(engine, ServedModel { names, tokenizer, template, embedding })?;
     Ok(())
 }
 

@@ -12,10 +12,10 @@ use super::bench::Bench;
 
 /// A server that has told where it listens.
 pub(crate) struct Served {
-    child: Child,
+    pub(crate) child: Child,
     /// Lines of its log; read all the time, or a full pipe would hold it up.
     log: Receiver<String>,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Served {

@@ -58,6 +58,7 @@ pub(crate) struct Output {
     pub(crate) tokens: Vec<Token>,
     pub(crate) logprobs: Vec<Bits>,
     pub(crate) prompt_logprobs: Vec<Bits>,
+    pub(crate) pooled: Vec<u32>,
     pub(crate) finish: Option<FinishReason>,
 }
 
@@ -99,6 +100,7 @@ impl Run {
             priority: Priority::Normal,
             deadline_ns: None,
             tenant: 0,
+            constraint: None,
         };
         self.engine.submit(request, 0).unwrap()
     }
@@ -113,6 +115,9 @@ impl Run {
                 EventKind::Token { token, logprob } => {
                     output.tokens.push(token);
                     output.logprobs.extend(logprob.iter().map(|logprob| bits(logprob)));
+                }
+                EventKind::Pooled(pooled) => {
+                    output.pooled.extend(pooled.iter().map(|value| value.to_bits()));
                 }
                 EventKind::Finished(reason) => output.finish = Some(reason),
             }

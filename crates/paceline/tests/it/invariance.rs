@@ -21,7 +21,7 @@ const MAX_TOKENS: u32 = 24;
 
 /// Greedy and seeded jobs by turns, with every kind of sampling; every third prompt shares its
 /// beginning with others.
-fn jobs(n_vocab: usize, lengths: &[usize]) -> Vec<Job> {
+pub(crate) fn jobs(n_vocab: usize, lengths: &[usize]) -> Vec<Job> {
     let mut rng = Rng::new(7);
     let shared: Vec<u32> = (0..700).map(|_| rng.below(n_vocab) as u32).collect();
     let job = |(i, &length): (usize, &usize)| {
@@ -48,14 +48,14 @@ fn jobs(n_vocab: usize, lengths: &[usize]) -> Vec<Job> {
     lengths.iter().enumerate().map(job).collect()
 }
 
-fn assert_same(what: &str, setup: Setup, found: &[Output], expected: &[Output]) {
+pub(crate) fn assert_same(what: &str, setup: Setup, found: &[Output], expected: &[Output]) {
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
         assert_eq!(found, expected, "{what}, sequence {i}, {setup:?}");
     }
 }
 
 /// Every circumstance, on one instruction set, against answers given alone on another.
-fn check(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
+pub(crate) fn check(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
     assert_same("alone", plain, &alone(weights, plain, jobs), expected);
     for budget in [16, 64, 512] {
         let setup = Setup { budget, ..plain };
@@ -138,7 +138,7 @@ fn check_parallel_samples(weights: &Arc<Weights>, plain: Setup, jobs: &[Job]) {
 }
 
 /// Instruction sets of this machine, best first.
-fn instruction_sets() -> impl Iterator<Item = Isa> {
+pub(crate) fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().rev().filter(|isa| isa.require().is_ok())
 }
 

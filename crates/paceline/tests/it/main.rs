@@ -6,4 +6,5 @@ mod golden;
 mod harness;
 mod invariance;
 mod library;
+mod pooling;
 mod tidy;

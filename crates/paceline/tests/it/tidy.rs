@@ -24,7 +24,7 @@ fn files(dir: &Path, endings: &[&str], found: &mut Vec<PathBuf>) {
 #[test]
 fn files_are_short_and_narrow() {
     let mut sources = Vec::new();
-    files(&root().join("crates"), &["rs"], &mut sources);
+    files(&root().join("crates"), &["rs", "js", "css", "html", "py"], &mut sources);
     assert!(sources.len() > 50, "the sources are somewhere else");
     for path in sources {
         let text = std::fs::read_to_string(&path).unwrap();

@@ -122,12 +122,14 @@ impl Run<'_> {
 
     #[cfg(feature = "serve")]
     fn openai_lines(self, llm: Llm) -> Result<Counts> {
-        use paceline_server::{LineEngine, ServedModel};
+        use paceline_server::{Embedding, LineEngine, ServedModel};
 
         let Run { args, feed, output, counts, bar, interrupt, .. } = self;
+        let pooling = paceline_engine::Pooling::default();
+        let embedding = Embedding { pooling, n_dims: llm.spec().d_model };
         let paceline::LlmParts { engine, tokenizer, template } = llm.into_parts();
         // Whatever the lines call the model: the one that was asked for is meant.
-        let model = ServedModel { names: Vec::new(), tokenizer, template };
+        let model = ServedModel { names: Vec::new(), tokenizer, template, embedding };
         let engine = LineEngine::start(engine, model)?;
         let entries = feed.spawn(openai::Entry::of);
         let max_live = args.max_live();

@@ -12,6 +12,8 @@ mod kernels;
 mod ops;
 mod plot;
 mod scaling;
+#[cfg(feature = "serve")]
+mod serve;
 mod strategies;
 mod table;
 mod throughput;
@@ -31,6 +33,8 @@ pub(crate) fn run(args: &BenchArgs, console: &Console) -> Result<Outcome> {
         BenchCommand::Throughput(args) => throughput::run(args, console),
         BenchCommand::Scaling(args) => scaling::run(args, console),
         BenchCommand::Strategies(args) => strategies::run(args, console),
+        #[cfg(feature = "serve")]
+        BenchCommand::Serve(args) => serve::run(args, console),
     }
 }
 

@@ -32,6 +32,7 @@ fn every_field_arrives_where_it_belongs() {
         seed: 11,
         logprobs: Some(2),
         prompt_logprobs: Some(0),
+        pooling: None,
     };
     let params = GenerateParams {
         sampling,

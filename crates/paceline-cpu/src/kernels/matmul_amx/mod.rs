@@ -1,0 +1,307 @@
+//! The product of [`super::matmul`] on matrix tiles, to the bit.
+//!
+//! A tile of weights (sixteen outputs, thirty-two columns) times a tile of activations (thirty-two
+//! columns, sixteen rows) is one instruction. Up to four tiles of activations meet the same
+//! weights while the next weights are turned into bf16, which is done with a table of a group's
+//! sixteen possible weights where codes have four bits. Sums stay in tiles for all columns.
+//!
+//! What is stored as a vector and read back in parts (scales) or as a tile (weights) is stored well
+//! ahead: such a read waits until the store has left the processor's queue.
+
+mod put;
+mod unpack;
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+pub(crate) use put::{GateSink, put_tiles};
+
+use crate::acts::{ActView, TILE_ROWS};
+use crate::amx::{self, TileShapes, tile_dot_bf16, tile_load, tile_store, tile_zero};
+use crate::kernels::format::{Codes, Format, with_format};
+use crate::kernels::matmul::{Output, prefetch};
+use crate::lanes::avx512::Avx512Lanes;
+use crate::lanes::{Lanes, WIDTH};
+use crate::packed::CodedView;
+
+use unpack::{HEADS, Heads, Unpacker};
+
+/// What becomes of a panel's sums.
+#[derive(Clone, Copy, Debug)]
+enum Sink {
+    Rows(Output),
+    Gate(GateSink),
+}
+
+/// Elements of a tile of weights or activations.
+const TILE: usize = 32 * 16;
+
+/// Elements of a tile of sums, and of all tiles of rows' together.
+const SUMS: usize = TILE_ROWS * WIDTH;
+const APART: usize = TOGETHER * SUMS;
+
+/// Tiles of activations that meet the same weights.
+const STRIP: usize = 4;
+
+/// Tiles of rows that meet all panels before the next ones do: so many stay in the second-level
+/// cache.
+const TOGETHER: usize = 8;
+
+/// Blocks of weights that are kept unpacked when more rows than a strip's meet them.
+const READY: usize = 64;
+
+/// Blocks of weights in flight between unpacking and use, and how far apart the two are.
+const SLOTS: usize = 4;
+const LAG: usize = 2;
+
+#[repr(align(64))]
+struct Scratch {
+    weights: MaybeUninit<[u16; READY * TILE]>,
+    heads: [Heads; HEADS],
+    /// Those of a panel, and of its partner if there is one.
+    sums: MaybeUninit<[f32; 2 * APART]>,
+}
+
+/// Computes outputs `panels` of all rows.
+///
+/// # Safety
+/// As [`super::matmul::matmul`], on a machine whose tiles are available, for a weight and
+/// activations arranged in tiles.
+#[inline(always)]
+pub(crate) unsafe fn matmul<V: Lanes>(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    n_rows: usize,
+    out: Output,
+) {
+    // SAFETY: forwarded contract; the layout names the format the weight was packed with.
+    unsafe {
+        let w = w.up_to(panels.end);
+        with_format!(w.layout, all_panels::<V>(&[w], panels, acts, n_rows, Sink::Rows(out)))
+    }
+}
+
+/// Computes activations `panels` of all rows: the gate of the first weight's outputs, times the
+/// second's.
+///
+/// # Safety
+/// As [`matmul`], for two weights of one layout and shape, and room for their outputs in `to`,
+/// which is arranged in tiles.
+#[inline(always)]
+pub(crate) unsafe fn gated(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    n_rows: usize,
+    to: GateSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let weights = [weights[0].up_to(panels.end), weights[1].up_to(panels.end)];
+        let sink = Sink::Gate(to);
+        with_format!(
+            weights[0].layout,
+            all_panels::<Avx512Lanes>(&weights, panels, acts, n_rows, sink)
+        )
+    }
+}
+
+/// # Safety
+/// As [`matmul`] for one weight, [`gated`] for two.
+#[inline(always)]
+unsafe fn all_panels<V: Lanes, F: Format>(
+    weights: &[CodedView],
+    panels: Range<usize>,
+    acts: ActView,
+    n_rows: usize,
+    sink: Sink,
+) {
+    let mut scratch = Scratch {
+        weights: MaybeUninit::uninit(),
+        heads: [Heads::NONE; HEADS],
+        sums: MaybeUninit::uninit(),
+    };
+    // SAFETY: panels and rows stay within what the caller vouches for; the tiles are available.
+    unsafe {
+        TileShapes::full().configure();
+        for first in (0..n_rows).step_by(TOGETHER * TILE_ROWS) {
+            let rows = first..n_rows.min(first + TOGETHER * TILE_ROWS);
+            for panel in panels.clone() {
+                for (i, &w) in weights.iter().enumerate() {
+                    add_up::<F>(w, panel, acts, rows.clone(), i, &mut scratch);
+                }
+                let sums = scratch.sums.as_ptr().cast();
+                match sink {
+                    Sink::Rows(out) => put::rows(sums, weights[0], panel, rows.clone(), out),
+                    Sink::Gate(to) => put::gated([sums, sums.add(APART)], panel, rows.clone(), to),
+                }
+            }
+        }
+        amx::release();
+    }
+}
+
+/// The sums of some rows of one panel, as the scratch's `nth`.
+///
+/// # Safety
+/// As [`matmul`], with the tiles configured; the rows start with a tile.
+#[inline(always)]
+unsafe fn add_up<F: Format>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    rows: Range<usize>,
+    nth: usize,
+    scratch: &mut Scratch,
+) {
+    let n_blocks = w.panel.n_blocks;
+    let unpack_once = rows.len() > STRIP * TILE_ROWS && n_blocks <= READY;
+    // SAFETY: blocks and tiles stay within what the caller vouches for.
+    unsafe {
+        let weights = scratch.weights.as_mut_ptr().cast::<u16>();
+        let sums = scratch.sums.as_mut_ptr().cast::<f32>().add(nth * APART);
+        let mut unpacker = Unpacker::new(w.panel(panel), n_blocks, &mut scratch.heads);
+        if unpack_once && F::CODES != Codes::Brains {
+            unpacker.start::<F>();
+            for block in 0..n_blocks {
+                unpacker.unpack::<F>(block, weights.add(block * TILE));
+            }
+        }
+        for first in rows.clone().step_by(STRIP * TILE_ROWS) {
+            let strip = Strip {
+                acts: acts.brains.add(first / TILE_ROWS * n_blocks * TILE),
+                n_blocks,
+                weights,
+                sums: sums.add((first - rows.start) / TILE_ROWS * SUMS),
+            };
+            let n_tiles = rows.end.min(first + STRIP * TILE_ROWS) - first;
+            strip.multiply::<F>(&mut unpacker, unpack_once, n_tiles.div_ceil(TILE_ROWS));
+        }
+    }
+}
+
+/// Some tiles of activations and where their products with a panel go.
+#[derive(Clone, Copy)]
+struct Strip {
+    acts: *const u16,
+    n_blocks: usize,
+    weights: *mut u16,
+    sums: *mut f32,
+}
+
+impl Strip {
+    /// # Safety
+    /// As [`matmul`]; `n_tiles` tiles of activations follow; the scratch holds the panel's weights
+    /// if they are `ready`.
+    #[inline(always)]
+    unsafe fn multiply<F: Format>(self, from: &mut Unpacker<'_>, ready: bool, n_tiles: usize) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match n_tiles {
+                1 => self.multiply_tiles::<F, 1>(from, ready),
+                2 => self.multiply_tiles::<F, 2>(from, ready),
+                3 => self.multiply_tiles::<F, 3>(from, ready),
+                _ => self.multiply_tiles::<F, 4>(from, ready),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`multiply`](Self::multiply), with `T` tiles.
+    #[inline(always)]
+    unsafe fn multiply_tiles<F: Format, const T: usize>(
+        self,
+        from: &mut Unpacker<'_>,
+        ready: bool,
+    ) {
+        // SAFETY: forwarded contract; blocks stay within the panel.
+        unsafe {
+            tile_zero!(0);
+            tile_zero!(1);
+            tile_zero!(2);
+            tile_zero!(3);
+            if F::CODES == Codes::Brains {
+                for block in 0..self.n_blocks {
+                    let weights = from.parts.codes.add(block * F::CODE_BYTES);
+                    prefetch::<Avx512Lanes, F>(from.parts, block);
+                    self.add_block::<T>(weights.cast(), block);
+                }
+            } else if ready {
+                for block in 0..self.n_blocks {
+                    self.add_block::<T>(self.weights.add(block * TILE), block);
+                }
+            } else {
+                self.unpack_and_add::<F, T>(from);
+            }
+            self.store::<T>();
+        }
+    }
+
+    /// Products lag behind the unpacking, so that neither waits for the other.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply).
+    #[inline(always)]
+    unsafe fn unpack_and_add<F: Format, const T: usize>(self, from: &mut Unpacker<'_>) {
+        // SAFETY: blocks stay within the panel, slots within the scratch.
+        unsafe {
+            from.start::<F>();
+            for block in 0..self.n_blocks + LAG {
+                if block < self.n_blocks {
+                    from.unpack::<F>(block, self.weights.add(block % SLOTS * TILE));
+                }
+                if let Some(ready) = block.checked_sub(LAG) {
+                    self.add_block::<T>(self.weights.add(ready % SLOTS * TILE), ready);
+                }
+            }
+        }
+    }
+
+    /// Sums are tiles 0 to 3, weights tile 4, activations 5 and 6.
+    ///
+    /// # Safety
+    /// `weights` holds a tile, `block` lies within the activations, the tiles are configured.
+    #[inline(always)]
+    unsafe fn add_block<const T: usize>(self, weights: *const u16, block: usize) {
+        // SAFETY: the caller vouches for both operands.
+        unsafe {
+            let acts = self.acts.add(block * TILE);
+            let next = self.n_blocks * TILE;
+            tile_load!(4, weights, 64usize);
+            tile_load!(5, acts, 64usize);
+            tile_dot_bf16!(0, 4, 5);
+            if T > 1 {
+                tile_load!(6, acts.add(next), 64usize);
+                tile_dot_bf16!(1, 4, 6);
+            }
+            if T > 2 {
+                tile_load!(5, acts.add(2 * next), 64usize);
+                tile_dot_bf16!(2, 4, 5);
+            }
+            if T > 3 {
+                tile_load!(6, acts.add(3 * next), 64usize);
+                tile_dot_bf16!(3, 4, 6);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The scratch's sums have room for `T` tiles.
+    #[inline(always)]
+    unsafe fn store<const T: usize>(self) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            tile_store!(0, self.sums, 64usize);
+            if T > 1 {
+                tile_store!(1, self.sums.add(SUMS), 64usize);
+            }
+            if T > 2 {
+                tile_store!(2, self.sums.add(2 * SUMS), 64usize);
+            }
+            if T > 3 {
+                tile_store!(3, self.sums.add(3 * SUMS), 64usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What goes into tiles and what comes out of them: sums lie there with outputs as rows and the
+//! batch's rows as columns, activations with pairs of columns as rows.
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use super::SUMS;
+use crate::acts::{ACT_BLOCK, ActViewMut, TILE_ROWS};
+use crate::kernels::matmul::{Output, finish};
+use crate::kernels::rows::put_acts;
+use crate::lanes::avx512::Avx512Lanes;
+use crate::lanes::{Lanes, WIDTH, load_first};
+use crate::math::{gate_of, run_len};
+use crate::packed::CodedView;
+
+/// Elements of a tile of activations.
+const TILE: usize = ACT_BLOCK * TILE_ROWS;
+
+/// Rows below which taking them one by one costs less than turning sixteen.
+const FEW: usize = 4;
+
+/// Where gated sums go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GateSink {
+    pub(crate) acts: ActViewMut,
+    pub(crate) gelu: bool,
+}
+
+/// Writes a panel's outputs of `rows`.
+///
+/// # Safety
+/// `sums` holds the rows' tiles; `out` has room for the rows; the machine has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn rows(
+    sums: *const f32,
+    w: CodedView,
+    panel: usize,
+    rows: Range<usize>,
+    out: Output,
+) {
+    let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
+    for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
+        let count = TILE_ROWS.min(rows.end - first);
+        // SAFETY: the caller vouches for the sums and the output's rows.
+        unsafe {
+            let sums = sums.add(tile * SUMS);
+            let at = first * out.stride + panel * WIDTH;
+            if count < FEW {
+                for row in 0..count {
+                    let sum = Avx512Lanes(column(sums, row));
+                    finish(sum, out, at + row * out.stride, n_outputs);
+                }
+            } else {
+                let columns = transposed(sums);
+                for (row, sum) in columns.into_iter().enumerate().take(count) {
+                    finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
+                }
+            }
+        }
+    }
+}
+
+/// Writes sixteen activations of `rows`, half a tile of each sixteen rows: the gate of the first
+/// sums, times the second.
+///
+/// # Safety
+/// Both sums hold the rows' tiles; rows and `panel` lie within the sink's activations, which are in
+/// tiles; the machine has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn gated(
+    [gate, up]: [*const f32; 2],
+    panel: usize,
+    rows: Range<usize>,
+    to: GateSink,
+) {
+    let (block, half) = (panel / 2, panel % 2);
+    let is_last = (panel + 1) * WIDTH >= to.acts.n_cols;
+    for (tile, first) in rows.step_by(TILE_ROWS).enumerate() {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let at = (first / TILE_ROWS * to.acts.n_blocks + block) * TILE + half * TILE / 2;
+            let brains = to.acts.brains.add(at);
+            for pair in 0..WIDTH / 2 {
+                let at = tile * SUMS + 2 * pair * WIDTH;
+                let even = activation(gate.add(at), up.add(at), to.gelu);
+                let odd = activation(gate.add(at + WIDTH), up.add(at + WIDTH), to.gelu);
+                let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
+                _mm512_store_si512(brains.add(pair * ACT_BLOCK).cast(), both);
+            }
+            if is_last && half == 0 {
+                // Columns are filled up with zeros to whole blocks.
+                brains.add(TILE / 2).write_bytes(0, TILE / 2);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`gated`].
+#[inline(always)]
+unsafe fn activation(gate: *const f32, up: *const f32, gelu: bool) -> __m512i {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let (gate, up) = (Avx512Lanes::load(gate), Avx512Lanes::load(up));
+        _mm512_castps_si512(gate_of(gate, gelu).mul(up).round_bf16().0)
+    }
+}
+
+/// Fills in `rows` of `acts`, which start with a tile, from rows at `x`.
+///
+/// # Safety
+/// As [`put_acts`]; the machine has AVX-512.
+#[inline(always)]
+pub(crate) unsafe fn put_tiles(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+    let mut others = acts;
+    for first in rows.clone().step_by(TILE_ROWS) {
+        let count = TILE_ROWS.min(rows.end - first);
+        others.forms.tiles = acts.forms.tiles && count < FEW;
+        // SAFETY: forwarded contract.
+        unsafe {
+            let x = x.add((first - rows.start) * acts.n_cols);
+            put_acts::<Avx512Lanes>(x, others, first..first + count);
+            if acts.forms.tiles && count >= FEW {
+                for block in 0..acts.n_blocks {
+                    put_tile(x, acts, first / TILE_ROWS, count, block);
+                }
+            }
+        }
+    }
+}
+
+/// Rounds thirty-two columns of up to sixteen rows and turns them.
+///
+/// # Safety
+/// As [`put_tiles`]; tile and block lie within `acts`.
+#[inline(always)]
+unsafe fn put_tile(x: *const f32, acts: ActViewMut, tile: usize, n_rows: usize, block: usize) {
+    #[repr(align(64))]
+    struct Pairs([[f32; WIDTH]; TILE_ROWS]);
+    let mut pairs = Pairs([[0.0; WIDTH]; TILE_ROWS]);
+    // SAFETY: reads stay below the rows' ends, writes within the tile.
+    unsafe {
+        for (row, to) in pairs.0.iter_mut().enumerate().take(n_rows) {
+            let pair = pairs_of(x.add(row * acts.n_cols), acts.n_cols, block * ACT_BLOCK);
+            _mm512_store_ps(to.as_mut_ptr(), _mm512_castsi512_ps(pair));
+        }
+        let to = acts.brains.add((tile * acts.n_blocks + block) * TILE);
+        for (pair, rows) in transposed(pairs.0.as_ptr().cast()).into_iter().enumerate() {
+            _mm512_store_ps(to.add(pair * ACT_BLOCK).cast(), rows);
+        }
+    }
+}
+
+/// Columns `at..at + 32` of a row of `n`, rounded, two by two.
+///
+/// # Safety
+/// As [`put_tiles`]; `x` holds a row.
+#[inline(always)]
+unsafe fn pairs_of(x: *const f32, n: usize, at: usize) -> __m512i {
+    // SAFETY: reads stay below `n`.
+    unsafe {
+        let low = load_first::<Avx512Lanes>(x.add(at), run_len(at, n), 0.0).round_bf16();
+        let rest = (n - at).saturating_sub(WIDTH).min(WIDTH);
+        let high = load_first::<Avx512Lanes>(x.add(at + WIDTH.min(n - at)), rest, 0.0).round_bf16();
+        // A float's upper half is its bf16: every other half word of both.
+        let upper = _mm512_load_si512(UPPER.0.as_ptr().cast());
+        _mm512_permutex2var_epi16(_mm512_castps_si512(low.0), upper, _mm512_castps_si512(high.0))
+    }
+}
+
+#[repr(align(64))]
+struct Halves([u16; 32]);
+
+static UPPER: Halves = Halves({
+    let mut halves = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        halves[i] = 2 * i as u16 + 1;
+        i += 1;
+    }
+    halves
+});
+
+/// One column of sixteen rows of sixteen.
+///
+/// # Safety
+/// `sums` holds them; the machine has AVX-512.
+#[inline(always)]
+unsafe fn column(sums: *const f32, column: usize) -> __m512 {
+    // SAFETY: the indices stay within the sixteen rows.
+    unsafe {
+        let rows = _mm512_setr_epi32(
+            0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240,
+        );
+        _mm512_i32gather_ps::<4>(rows, sums.add(column))
+    }
+}
+
+/// The columns of sixteen rows of sixteen.
+///
+/// # Safety
+/// `sums` holds them; the machine has AVX-512.
+#[inline(always)]
+unsafe fn transposed(sums: *const f32) -> [__m512; 16] {
+    // SAFETY: loads stay within the sixteen rows.
+    unsafe {
+        let mut quads = [[_mm512_setzero_ps(); 4]; 4];
+        for (q, quad) in quads.iter_mut().enumerate() {
+            // Of four rows, the quarter register `i` of quad `c` holds column `4 i + c`.
+            let row = sums.add(q * 4 * WIDTH);
+            let (a, b) = (_mm512_load_ps(row), _mm512_load_ps(row.add(WIDTH)));
+            let (c, d) = (_mm512_load_ps(row.add(2 * WIDTH)), _mm512_load_ps(row.add(3 * WIDTH)));
+            let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+            let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+            *quad = [
+                _mm512_shuffle_ps::<0x44>(ab, cd),
+                _mm512_shuffle_ps::<0xee>(ab, cd),
+                _mm512_shuffle_ps::<0x44>(ab_high, cd_high),
+                _mm512_shuffle_ps::<0xee>(ab_high, cd_high),
+            ];
+        }
+        let mut columns = [_mm512_setzero_ps(); 16];
+        for c in 0..4 {
+            let low_top = _mm512_shuffle_f32x4::<0x44>(quads[0][c], quads[1][c]);
+            let high_top = _mm512_shuffle_f32x4::<0xee>(quads[0][c], quads[1][c]);
+            let low_end = _mm512_shuffle_f32x4::<0x44>(quads[2][c], quads[3][c]);
+            let high_end = _mm512_shuffle_f32x4::<0xee>(quads[2][c], quads[3][c]);
+            columns[c] = _mm512_shuffle_f32x4::<0x88>(low_top, low_end);
+            columns[4 + c] = _mm512_shuffle_f32x4::<0xdd>(low_top, low_end);
+            columns[8 + c] = _mm512_shuffle_f32x4::<0x88>(high_top, high_end);
+            columns[12 + c] = _mm512_shuffle_f32x4::<0xdd>(high_top, high_end);
+        }
+        columns
+    }
+}
