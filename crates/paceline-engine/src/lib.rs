@@ -31,7 +31,7 @@ pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};
 pub use request::{
     Event, EventKind, FinishReason, Pooling, Priority, Request, SamplingParams, TokenLogprob,
-    TokenMask,
+    TokenMask, UnknownPriority,
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
 pub use scheduler::{

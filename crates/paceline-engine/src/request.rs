@@ -1,5 +1,7 @@
 //! What a caller asks for, and what it hears back.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::backend::SampleFailure;
@@ -30,6 +32,32 @@ pub enum Priority {
     Low,
     /// Fills what the others leave; first to be preempted.
     Batch,
+}
+
+/// A name that is no priority's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPriority(String);
+
+impl fmt::Display for UnknownPriority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is no priority; there are high, normal, low and batch", self.0)
+    }
+}
+
+impl std::error::Error for UnknownPriority {}
+
+impl FromStr for Priority {
+    type Err = UnknownPriority;
+
+    fn from_str(name: &str) -> Result<Priority, UnknownPriority> {
+        Ok(match name {
+            "high" => Priority::High,
+            "normal" => Priority::Normal,
+            "low" => Priority::Low,
+            "batch" => Priority::Batch,
+            _ => return Err(UnknownPriority(name.chars().take(40).collect())),
+        })
+    }
 }
 
 /// How tokens are chosen and when to stop.

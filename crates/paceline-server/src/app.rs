@@ -1,14 +1,17 @@
 //! What all requests share: the model once it is there, the queue, the keys, the counters.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use paceline_engine::{Backend, Engine};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::engine::{self, EngineHandle, Queue, QueueLimits, WorkerOptions};
 use crate::error::ApiError;
 use crate::grammars::Grammars;
+use crate::jobs::{Jobs, LineExecutor};
 use crate::keys::Keys;
 use crate::metrics::{EngineFacts, Metrics};
 use crate::model::{Model, ServedModel};
@@ -27,11 +30,17 @@ pub(crate) struct App {
     pub(crate) traces: Option<Traces>,
     queue: Arc<Queue>,
     ready: OnceLock<Arc<Ready>>,
+    /// Files and batches, on a server that keeps them.
+    jobs: Option<Jobs>,
+    /// Where tasks that no connection waits for run.
+    runtime: Handle,
     is_draining: watch::Sender<bool>,
     /// One for each spectator there may be.
     watch_places: Arc<Semaphore>,
     /// Requests being answered, and a way to wait for there to be none.
     n_in_flight: watch::Sender<usize>,
+    /// Those of them that came over HTTP.
+    n_interactive: AtomicUsize,
 }
 
 /// A model that can be asked.
@@ -44,10 +53,13 @@ pub(crate) struct Ready {
 
 /// One request being answered; dropping it says that it is done.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<App>);
+pub(crate) struct InFlight {
+    app: Arc<App>,
+    is_line: bool,
+}
 
 impl App {
-    pub(crate) fn new(options: ServerOptions) -> Arc<App> {
+    pub(crate) fn new(options: ServerOptions, jobs: Option<Jobs>, runtime: Handle) -> Arc<App> {
         let queue = Queue::new(QueueLimits {
             max_requests: options.max_queued_requests.max(1),
             max_tokens: options.max_queued_tokens,
@@ -60,16 +72,19 @@ impl App {
             traces,
             queue,
             ready: OnceLock::new(),
+            jobs,
+            runtime,
             is_draining: watch::Sender::new(false),
             watch_places: Arc::new(Semaphore::new(MAX_WATCHERS)),
             n_in_flight: watch::Sender::new(0),
+            n_interactive: AtomicUsize::new(0),
             options,
         })
     }
 
     /// Takes the engine over and begins to serve. False if there is one already.
     pub(crate) fn serve<B: Backend + Send + 'static>(
-        &self,
+        self: &Arc<App>,
         engine: Engine<B>,
         served: ServedModel,
     ) -> std::io::Result<bool> {
@@ -81,7 +96,11 @@ impl App {
         let options = WorkerOptions { queue_timeout, target_itl, tracer };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
-        Ok(self.ready.set(Arc::new(Ready { model, engine, grammars })).is_ok())
+        let is_first = self.ready.set(Arc::new(Ready { model, engine, grammars })).is_ok();
+        if let Some(jobs) = self.jobs.as_ref().filter(|_| is_first) {
+            jobs.start(LineExecutor::new(Arc::clone(self)))?;
+        }
+        Ok(is_first)
     }
 
     /// The model, if requests are taken now.
@@ -90,6 +109,28 @@ impl App {
             return Err(ApiError::unavailable("the server is shutting down"));
         }
         self.ready.get().ok_or_else(|| ApiError::unavailable("the model is loading"))
+    }
+
+    /// Files and batches, unless the server is about to end.
+    pub(crate) fn jobs(&self) -> Result<&Jobs, ApiError> {
+        match &self.jobs {
+            None => Err(ApiError::NoDataDir),
+            Some(_) if self.is_draining() => {
+                Err(ApiError::unavailable("the server is shutting down"))
+            }
+            Some(jobs) => Ok(jobs),
+        }
+    }
+
+    /// Takes in the results that are there and runs no more lines.
+    pub(crate) fn stop_jobs(&self) {
+        if let Some(jobs) = &self.jobs {
+            jobs.stop();
+        }
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     pub(crate) fn queue(&self) -> &Queue {
@@ -128,8 +169,20 @@ impl App {
     }
 
     pub(crate) fn enter(self: &Arc<App>) -> InFlight {
+        self.n_interactive.fetch_add(1, Ordering::Relaxed);
         self.n_in_flight.send_modify(|n| *n += 1);
-        InFlight(Arc::clone(self))
+        InFlight { app: Arc::clone(self), is_line: false }
+    }
+
+    /// The same for a line of a batch.
+    pub(crate) fn enter_line(self: &Arc<App>) -> InFlight {
+        self.n_in_flight.send_modify(|n| *n += 1);
+        InFlight { app: Arc::clone(self), is_line: true }
+    }
+
+    /// Whether somebody waits for an answer over HTTP.
+    pub(crate) fn has_interactive(&self) -> bool {
+        self.n_interactive.load(Ordering::Relaxed) > 0
     }
 
     /// Returns when no request is being answered.
@@ -148,6 +201,9 @@ impl App {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.n_in_flight.send_modify(|n| *n = n.saturating_sub(1));
+        if !self.is_line {
+            self.app.n_interactive.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.app.n_in_flight.send_modify(|n| *n = n.saturating_sub(1));
     }
 }

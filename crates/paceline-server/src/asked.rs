@@ -43,26 +43,6 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum PriorityName {
-    High,
-    Normal,
-    Low,
-    Batch,
-}
-
-impl From<PriorityName> for Priority {
-    fn from(name: PriorityName) -> Priority {
-        match name {
-            PriorityName::High => Priority::High,
-            PriorityName::Normal => Priority::Normal,
-            PriorityName::Low => Priority::Low,
-            PriorityName::Batch => Priority::Batch,
-        }
-    }
-}
-
 impl Asked {
     /// Takes the shared fields. Logprobs and lengths have other names on each route and are left
     /// to it.
@@ -197,7 +177,10 @@ pub(crate) fn read_priority(fields: &mut Fields<'_>) -> Result<Option<Priority>,
         return Ok(None);
     };
     Ok(Some(match shape {
-        Shape::Text => parse::<PriorityName>(NAME, raw)?.into(),
+        Shape::Text => {
+            let named = parse::<String>(NAME, raw)?.parse::<Priority>();
+            named.map_err(|error| ApiError::invalid(NAME, format!("{NAME}: {error}")))?
+        }
         _ => match parse::<i64>(NAME, raw)? {
             ..0 => Priority::High,
             0 => Priority::Normal,

@@ -1,7 +1,7 @@
 //! One HTTP request to a generating route, from its body to a running reply.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -25,6 +25,16 @@ pub(crate) struct Visit {
     pub(crate) request_id: String,
     pub(crate) arrival: Instant,
     pub(crate) trace: Option<TraceContext>,
+    pub(crate) kind: Kind,
+}
+
+/// How a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Over HTTP; somebody waits.
+    Interactive,
+    /// As a line of a batch: it fills what the others leave, and has all the time there is.
+    BatchLine,
 }
 
 /// A request whose body has been read.
@@ -58,6 +68,20 @@ impl Call {
         Ok(Call { app, ready, visit, body, in_flight })
     }
 
+    /// A line of a batch, as if it had come over HTTP.
+    pub(crate) fn of_line(
+        app: Arc<App>,
+        caller: Arc<Caller>,
+        request_id: String,
+        body: Bytes,
+    ) -> Result<Call, ApiError> {
+        let ready = Arc::clone(app.ready()?);
+        let in_flight = app.enter_line();
+        let (arrival, kind) = (Instant::now(), Kind::BatchLine);
+        let visit = Visit { caller, request_id, arrival, trace: None, kind };
+        Ok(Call { app, ready, visit, body, in_flight })
+    }
+
     pub(crate) fn max_prompts(&self) -> usize {
         self.app.options.max_prompts.min(self.app.options.max_queued_requests as usize)
     }
@@ -70,8 +94,8 @@ impl Call {
     /// Hands everything to the engine and waits for it to begin.
     pub(crate) async fn generate(self, works: Vec<Work>) -> Result<Running, ApiError> {
         let texts: Vec<_> = works.iter().map(|work| work.text.clone()).collect();
-        let (tenant, highest) = (self.visit.caller.tenant, self.visit.caller.highest_priority);
-        let timeout = self.app.options.request_timeout;
+        let tenant = self.visit.caller.tenant;
+        let (highest, timeout) = self.terms();
         let mut jobs = Vec::with_capacity(works.len());
         for mut work in works {
             let format = work.format.take();
@@ -99,15 +123,16 @@ impl Call {
             max_tokens: 1,
             ..SamplingParams::greedy()
         });
-        let caller = &self.visit.caller;
+        let tenant = self.visit.caller.tenant;
+        let (highest, timeout) = self.terms();
         let job = |prompt: Vec<Token>| {
             model.check(&prompt, &params)?;
             Ok(Job {
                 prompt,
                 params: Arc::clone(&params),
-                priority: priority.max(caller.highest_priority),
-                tenant: caller.tenant,
-                timeout: self.app.options.request_timeout,
+                priority: priority.max(highest),
+                tenant,
+                timeout,
                 constraint: None,
             })
         };
@@ -117,9 +142,19 @@ impl Call {
         pooled::read(inbox, n_jobs).await
     }
 
+    /// The highest class the request may have, and how long it may take.
+    fn terms(&self) -> (Priority, Option<Duration>) {
+        match self.visit.kind {
+            Kind::Interactive => {
+                (self.visit.caller.highest_priority, self.app.options.request_timeout)
+            }
+            Kind::BatchLine => (Priority::Batch, None),
+        }
+    }
+
     /// Queues jobs within the limits of their key.
     fn submit(&self, jobs: Vec<Job>) -> Result<(Inbox, Share), ApiError> {
-        let Visit { caller, request_id, arrival, trace } = &self.visit;
+        let Visit { caller, request_id, arrival, trace, .. } = &self.visit;
         let n_prompts = u32::try_from(jobs.len()).unwrap_or(u32::MAX);
         let n_tokens = jobs.iter().map(|job| job.prompt.len() as u64).sum();
         let share = caller.enter(n_prompts, n_tokens)?;
@@ -137,7 +172,7 @@ pub(crate) struct Running {
 }
 
 /// The whole body, within the limits on its size and time.
-async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
+pub(crate) async fn read_body(app: &App, body: Body) -> Result<Bytes, ApiError> {
     let limit = app.options.body_timeout;
     let read = tokio::time::timeout(limit, read_all(body, app.options.max_body_bytes));
     read.await.map_err(|_| ApiError::BodyTimeout { limit })?

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use paceline_engine::SubmitError;
+use paceline_jobs::JobsError;
 use paceline_model::stop::StopError;
 use paceline_model::template::TemplateError;
 use paceline_model::tokenizer::TokenizerError;
@@ -23,6 +24,10 @@ pub(crate) enum ApiError {
     UnknownModel { name: String },
     #[error("there is nothing at {path}")]
     UnknownPath { path: String },
+    #[error("there is no {what} {id:?}")]
+    Unknown { what: &'static str, id: String },
+    #[error("this server keeps no files and batches; start it with --data-dir DIR to have them")]
+    NoDataDir,
     #[error("{path} does not take {method}")]
     WrongMethod { method: String, path: String },
     #[error("this server needs an API key: send it as `Authorization: Bearer KEY`")]
@@ -60,7 +65,10 @@ impl ApiError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             ApiError::Invalid { .. } => StatusCode::BAD_REQUEST,
-            ApiError::UnknownModel { .. } | ApiError::UnknownPath { .. } => StatusCode::NOT_FOUND,
+            ApiError::UnknownModel { .. }
+            | ApiError::UnknownPath { .. }
+            | ApiError::Unknown { .. }
+            | ApiError::NoDataDir => StatusCode::NOT_FOUND,
             ApiError::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
             ApiError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -87,6 +95,8 @@ impl ApiError {
             ApiError::Invalid { code, .. } => *code,
             ApiError::UnknownModel { .. } => Some("model_not_found"),
             ApiError::Unauthorized => Some("invalid_api_key"),
+            ApiError::Unknown { .. } => Some("not_found"),
+            ApiError::NoDataDir => Some("no_data_dir"),
             ApiError::Overloaded { code, .. } => Some(code),
             _ => None,
         }
@@ -134,6 +144,19 @@ impl IntoResponse for ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+impl From<JobsError> for ApiError {
+    /// Paths are the operator's business: they go to the log alone.
+    fn from(error: JobsError) -> ApiError {
+        tracing::error!(%error, "the job store failed");
+        ApiError::internal(match error {
+            JobsError::Io { what, source, .. } => {
+                format!("the server could not {what} a file: {source}")
+            }
+            _ => "the server's job store failed".to_owned(),
+        })
     }
 }
 

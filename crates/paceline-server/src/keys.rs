@@ -92,21 +92,11 @@ fn parse_line(line: usize, text: &str) -> Result<KeyRule, KeyFileError> {
         match name {
             "max_concurrent" => rule.max_concurrent = Some(number()?),
             "tokens_per_minute" => rule.tokens_per_minute = Some(number()?),
-            "priority" => rule.highest_priority = parse_priority(value).ok_or_else(bad)?,
+            "priority" => rule.highest_priority = value.parse().map_err(|_| bad())?,
             _ => return Err(KeyFileError::UnknownLimit { line, name: name.to_owned() }),
         }
     }
     Ok(rule)
-}
-
-fn parse_priority(name: &str) -> Option<Priority> {
-    Some(match name {
-        "high" => Priority::High,
-        "normal" => Priority::Normal,
-        "low" => Priority::Low,
-        "batch" => Priority::Batch,
-        _ => return None,
-    })
 }
 
 /// Who sent a request.
@@ -133,6 +123,11 @@ impl Caller {
     /// Whether another request has a chance: asked before its body is read.
     pub(crate) fn check(&self) -> Result<(), ApiError> {
         self.limiter.check()
+    }
+
+    /// Prompts it may have under way at once.
+    pub(crate) fn max_concurrent(&self) -> Option<u32> {
+        self.limiter.max_concurrent()
     }
 
     /// Takes a share for so many prompts with so many tokens.
@@ -174,6 +169,21 @@ impl Keys {
             }
         }
         found.cloned().ok_or(ApiError::Unauthorized)
+    }
+}
+
+impl Keys {
+    /// Whose files and jobs a caller sees; `None` is everybody's, on a server without keys.
+    pub(crate) fn scope<'a>(&self, caller: &'a Caller) -> Option<&'a str> {
+        (!self.callers.is_empty()).then_some(caller.name.as_str())
+    }
+
+    /// The holder of a job; `None` if its key is gone.
+    pub(crate) fn holder(&self, name: &str) -> Option<Arc<Caller>> {
+        match self.callers.is_empty() {
+            true => Some(Arc::clone(&self.anybody)),
+            false => self.callers.iter().find(|caller| caller.name == name).cloned(),
+        }
     }
 }
 

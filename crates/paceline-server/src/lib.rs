@@ -22,6 +22,7 @@ mod engine;
 mod error;
 mod format;
 mod grammars;
+mod jobs;
 mod json;
 mod keys;
 mod messages;
@@ -49,13 +50,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_engine::{Backend, Engine};
+use paceline_jobs::JobsError;
+use tokio::runtime::Runtime;
 use tokio::sync::{Notify, oneshot};
 
+pub use jobs::LineEngine;
 pub use keys::{KeyFileError, KeyRule};
 pub use model::{Embedding, ServedModel};
-pub use options::ServerOptions;
+pub use options::{JobOptions, ServerOptions};
 
 use app::App;
+use jobs::Jobs;
 use traces::Traces;
 
 /// How long the end of the server may be put off for traces.
@@ -66,8 +71,20 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Server {
     listener: std::net::TcpListener,
+    runtime: Runtime,
     app: Arc<App>,
     stop: Arc<Notify>,
+}
+
+/// Why a server could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
+    #[error(transparent)]
+    Jobs(#[from] JobsError),
 }
 
 /// Steers a server from other threads.
@@ -78,9 +95,14 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    pub fn bind(address: SocketAddr, options: ServerOptions) -> io::Result<Server> {
-        let listener = connections::bind(address)?;
-        Ok(Server { listener, app: App::new(options), stop: Arc::default() })
+    /// Takes the port and, if there is to be one, the data directory.
+    pub fn bind(address: SocketAddr, options: ServerOptions) -> Result<Server, ServerError> {
+        let listener = connections::bind(address);
+        let listener = listener.map_err(|source| ServerError::Listen { address, source })?;
+        let jobs = options.jobs.clone().map(Jobs::open).transpose()?;
+        let runtime = start_runtime(options.n_threads).map_err(ServerError::Threads)?;
+        let app = App::new(options, jobs, runtime.handle().clone());
+        Ok(Server { listener, runtime, app, stop: Arc::default() })
     }
 
     /// Where it listens; tells the port if it was bound to port 0.
@@ -95,19 +117,14 @@ impl Server {
     /// Serves until [`ServerHandle::shut_down`], and until what was under way then has finished or
     /// run out of time.
     pub fn run(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(self.app.options.n_threads.max(1))
-            .thread_name("http")
-            .enable_all()
-            .build()?;
-        let Server { listener, app, stop } = self;
+        let Server { listener, runtime, app, stop } = self;
         let served = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let router = router::router(Arc::clone(&app));
             let exporter = app.traces.as_ref().and_then(Traces::take_exporter);
             let (stop_exporter, stopped) = oneshot::channel();
             let exporter = exporter.map(|exporter| tokio::spawn(exporter.run(stopped)));
-            let served = connections::serve(listener, app, router, stop).await;
+            let served = connections::serve(listener, Arc::clone(&app), router, stop).await;
             if let Some(exporter) = exporter {
                 // The last spans get their chance, and no more.
                 let _ = stop_exporter.send(());
@@ -115,10 +132,19 @@ impl Server {
             }
             served
         });
+        app.stop_jobs();
         // What is still open has had its time.
         runtime.shutdown_background();
         served
     }
+}
+
+fn start_runtime(n_threads: usize) -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(n_threads.max(1))
+        .thread_name("http")
+        .enable_all()
+        .build()
 }
 
 impl ServerHandle {

@@ -15,7 +15,7 @@ use crate::tools::{self, ToolStyle};
 /// A model as its clients see it.
 #[derive(Debug)]
 pub struct ServedModel {
-    /// What clients may call it; the first is what it calls itself. Never empty.
+    /// What clients may call it; the first is what it calls itself. None: it answers to any name.
     pub names: Vec<String>,
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
@@ -69,11 +69,16 @@ impl Model {
     /// A request that names no model gets this one.
     pub(crate) fn check_name(&self, name: Option<&str>) -> Result<(), ApiError> {
         match name {
-            Some(name) if !self.served.names.iter().any(|known| known == name) => {
+            Some(name) if !self.is_called(name) => {
                 Err(ApiError::UnknownModel { name: name.chars().take(200).collect() })
             }
             _ => Ok(()),
         }
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        let names = &self.served.names;
+        names.is_empty() || names.iter().any(|known| known == name)
     }
 
     /// The tokens of a plain prompt. What cannot fit is refused before it is tokenised, which is

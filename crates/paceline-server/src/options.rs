@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::client::Origin;
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub grammar_timeout: Duration,
     /// Who may use the server; empty lets everybody.
     pub keys: Vec<KeyRule>,
+    /// Where files and batches are kept; without it there are none.
+    pub jobs: Option<JobOptions>,
     /// Where spans of requests are sent: an OTLP collector that takes JSON over HTTP.
     pub traces: Option<Origin>,
     /// Threads that speak HTTP.
@@ -60,8 +63,36 @@ impl Default for ServerOptions {
             max_prompts: 1024,
             grammar_timeout: Duration::from_secs(2),
             keys: Vec::new(),
+            jobs: None,
             traces: None,
             n_threads: 2,
+        }
+    }
+}
+
+/// Settings of files and batches.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    /// The directory they are kept in; one server at a time.
+    pub data_dir: PathBuf,
+    /// Bytes an uploaded file may have.
+    pub max_file_bytes: u64,
+    /// Requests one batch may have.
+    pub max_lines: usize,
+    /// Requests of one batch that may be under way at once.
+    pub max_concurrency: usize,
+    /// How long files, and batches that have ended, are kept.
+    pub retention: Duration,
+}
+
+impl JobOptions {
+    pub fn new(data_dir: PathBuf) -> JobOptions {
+        JobOptions {
+            data_dir,
+            max_file_bytes: 200 << 20,
+            max_lines: 50_000,
+            max_concurrency: usize::MAX,
+            retention: Duration::from_secs(30 * 86_400),
         }
     }
 }

@@ -13,8 +13,9 @@ use axum::routing::{self, MethodRouter};
 use serde_json::json;
 
 use crate::app::App;
-use crate::call::Visit;
+use crate::call::{Kind, Visit};
 use crate::error::ApiError;
+use crate::jobs::{batches, files};
 use crate::json::json_response;
 use crate::openai::{chat, completions, embeddings, models, responses};
 use crate::traces::TraceContext;
@@ -54,6 +55,15 @@ pub(crate) fn routes() -> Vec<Route> {
         post("/v1/chat/completions", chat::handle),
         post("/v1/responses", responses::handle),
         post("/v1/embeddings", embeddings::handle),
+        get("/v1/files", files::list),
+        post("/v1/files", files::upload),
+        get("/v1/files/{id}", files::one),
+        delete("/v1/files/{id}", files::delete),
+        get("/v1/files/{id}/content", files::content),
+        get("/v1/batches", batches::list),
+        post("/v1/batches", batches::create),
+        get("/v1/batches/{id}", batches::one),
+        post("/v1/batches/{id}/cancel", batches::cancel),
         post("/generate", native::single),
         post("/generate/batch", native::batch),
         post("/tokenize", tokens::tokenize),
@@ -67,6 +77,10 @@ fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Ro
 
 fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
     Route { method: Method::POST, path, handler: routing::post(handler) }
+}
+
+fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
+    Route { method: Method::DELETE, path, handler: routing::delete(handler) }
 }
 
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -91,7 +105,8 @@ async fn enter(State(app): State<Arc<App>>, mut request: Request, next: Next) ->
         Ok(caller) => {
             let request_id = request_id.clone();
             let trace = TraceContext::of(request.headers());
-            request.extensions_mut().insert(Visit { caller, request_id, arrival, trace });
+            let kind = Kind::Interactive;
+            request.extensions_mut().insert(Visit { caller, request_id, arrival, trace, kind });
             next.run(request).await
         }
     };

@@ -13,6 +13,8 @@ mod fuzz;
 mod harness;
 #[path = "serve/hostile.rs"]
 mod hostile;
+#[path = "serve/jobs.rs"]
+mod jobs;
 #[path = "serve/load.rs"]
 mod load;
 #[path = "serve/routes.rs"]

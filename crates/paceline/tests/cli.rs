@@ -9,10 +9,16 @@ mod cli {
     #[cfg(feature = "serve")]
     mod health;
     #[cfg(feature = "serve")]
+    mod jobs;
+    #[cfg(feature = "serve")]
     mod load;
     mod other;
+    #[cfg(feature = "serve")]
+    mod resume;
     mod run;
     #[cfg(feature = "serve")]
-    pub(crate) mod serve;
+    mod serve;
+    #[cfg(feature = "serve")]
+    pub(crate) mod served;
     mod speed;
 }

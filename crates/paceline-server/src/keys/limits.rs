@@ -29,6 +29,10 @@ impl Limiter {
         Limiter { max_concurrent, tokens_per_minute, state: Mutex::new(state) }
     }
 
+    pub(super) fn max_concurrent(&self) -> Option<u32> {
+        self.max_concurrent
+    }
+
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let mut state = self.lock();
         self.refill(&mut state, Instant::now());

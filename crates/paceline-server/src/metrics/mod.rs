@@ -111,6 +111,12 @@ impl Metrics {
         inner.prompt_rows = prompt_rows;
     }
 
+    /// How many steps there were, and how many nanoseconds they took.
+    pub(crate) fn steps(&self) -> (u64, u64) {
+        let inner = self.lock();
+        (inner.engine.step_ns.count, inner.engine.step_ns.sum)
+    }
+
     pub(crate) fn first_token_after(&self, since_arrival: Duration) {
         self.lock().requests.first_token.record(since_arrival.as_secs_f64());
     }

@@ -63,7 +63,11 @@ pub(crate) async fn handle(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let call = Call::read(app, request).await?;
+    answer(Call::read(app, request).await?).await
+}
+
+/// What a request gets, however it came.
+pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
     let model = &ready.model;
     let mut fields = Fields::parse(&body)?;

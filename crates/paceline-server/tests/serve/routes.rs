@@ -1,5 +1,6 @@
 //! What each route answers when all is well, and its plainest errors.
 
+use paceline_server::{JobOptions, ServerOptions};
 use serde_json::{Value, json};
 
 use crate::client::{Exchange, get_bytes, post_bytes};
@@ -50,7 +51,10 @@ fn health_is_503_until_there_is_a_model() {
 
 #[test]
 fn the_examples_of_the_document_are_answered() {
-    let server = TestServer::plain();
+    let dir = tempfile::tempdir().unwrap();
+    let jobs = Some(JobOptions::new(dir.path().to_owned()));
+    let options = ServerOptions { jobs, ..ServerOptions::default() };
+    let server = TestServer::new(Setup { options, ..Setup::default() });
     let document = server.get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
     let mut n_sent = 0;

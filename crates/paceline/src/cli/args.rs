@@ -35,6 +35,7 @@ const BATCH_EXAMPLES: &str = r#"Examples:
   paceline batch -i prompts.txt -o out.jsonl              one prompt on each line
   paceline batch -i prompts.txt -o out.jsonl --chat       each a question to the assistant
   paceline batch -i in.jsonl -o - -t 0.8 --seed 1         JSONL to standard output
+  paceline batch -i in.jsonl -o out.jsonl                 again after a kill: goes on
 
 A line of a JSONL file is an object:
   {"custom_id": "a", "prompt": "Once upon", "max_tokens": 32}
@@ -47,11 +48,18 @@ priority (high, normal, low, batch), include_stop_str_in_output, skip_special_to
 What a line leaves out is taken from the flags. A line without a seed has one made from --seed
 and its index.
 
+A line may also be one of OpenAI's batch API; then all are, flags about sampling do not count, and
+results are what the route would have answered, whatever the line calls the model:
+  {"custom_id": "d", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}
+
 A result is a line {"custom_id", "index", "text", "token_ids", "finish_reason", "usage"}, with
 "logprobs" and "prompt_logprobs" if asked for; with n > 1 there is a line for each completion, with
-its number as "choice". "index" is the line of the input, counted from 0; blank lines are skipped.
-A line that fails has its reason in "error" and does not stop the others; the exit code is then 1.
-Results are written as they finish; Ctrl-C keeps those that are there."#;
+its number as "choice" out of "n". "index" is the line of the input, counted from 0; blank lines
+are skipped.
+A line that fails goes to the file of errors with its reason in "error" and does not stop the
+others; the exit code is then 1. Results are written as they finish. A run that ended before its
+time, by Ctrl-C or worse, goes on when the same command is given again: lines with a result, known
+by custom_id or else by index, are not run again; remove the file of errors to retry those in it."#;
 
 #[cfg(feature = "serve")]
 const SERVE_EXAMPLES: &str = r#"Examples:
@@ -187,11 +195,21 @@ pub(crate) struct BatchArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
 
-    /// Replace the output file if it exists
+    /// Where lines that fail go [default: OUTPUT with .errors before its ending; among the results
+    /// if those go to standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) errors: Option<PathBuf>,
+
+    /// Go on where an earlier run stopped: the default if the output exists
+    #[arg(long, conflicts_with = "force")]
+    resume: bool,
+
+    /// Replace the output if it exists, and begin anew
     #[arg(long)]
     pub(crate) force: bool,
 
-    /// What the lines are [default: text, but JSONL for .jsonl, .ndjson and standard input]
+    /// What the lines are [default: text, but for .jsonl, .ndjson and standard input JSONL, or
+    /// OpenAI's if the first line is]
     #[arg(long, value_enum)]
     pub(crate) format: Option<LineFormat>,
 
@@ -207,6 +225,15 @@ pub(crate) struct BatchArgs {
     #[arg(long)]
     pub(crate) ordered: bool,
 
+    /// Run lines that begin alike one after another, so that the prefix cache serves them
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub(crate) shuffle_by_prefix: bool,
+
+    /// Lines under way at once [default: enough to keep the engine busy]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    concurrency: Option<u32>,
+
     /// Answers to each prompt
     #[arg(short, value_name = "N", default_value_t = 1, help_heading = "Sampling",
           value_parser = value_parser!(u32).range(1..=128))]
@@ -219,10 +246,38 @@ pub(crate) struct BatchArgs {
     pub(crate) engine: EngineArgs,
 }
 
+impl BatchArgs {
+    /// The file that errors go to, if they have one of their own.
+    pub(crate) fn errors_path(&self) -> Option<PathBuf> {
+        let of_output = || {
+            let is_file = self.output.as_os_str() != "-"
+                && self.output.metadata().is_ok_and(|metadata| metadata.is_file());
+            let is_new = self.output.as_os_str() != "-" && !self.output.exists();
+            (is_file || is_new).then(|| {
+                let ending = self.output.extension().unwrap_or("jsonl".as_ref());
+                let mut name = std::ffi::OsString::from("errors.");
+                name.push(ending);
+                self.output.with_extension(name)
+            })
+        };
+        self.errors.clone().or_else(of_output)
+    }
+
+    /// Lines handed to the engine at once.
+    pub(crate) fn max_live(&self) -> usize {
+        let busy = self.engine.max_group().saturating_mul(2);
+        self.concurrency.unwrap_or(busy) as usize
+    }
+}
+
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineFormat {
+    /// A prompt on each line
     Text,
+    /// Objects with a prompt and parameters
     Jsonl,
+    /// OpenAI's batch lines
+    Openai,
 }
 
 #[derive(Args, Debug)]

@@ -7,11 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, value_parser};
 use paceline_engine::Pooling;
+use paceline_jobs::Window;
 use paceline_server::client::Origin;
-use paceline_server::{KeyRule, ServerOptions};
+use paceline_server::{JobOptions, KeyRule, ServerOptions};
 
 use super::health_args::socket_address;
-use super::{EngineArgs, LogFormat, UsageError};
+use super::{ByteSize, EngineArgs, LogFormat, UsageError};
 
 /// Where `--api-key` may come from instead.
 const KEY_VARIABLE: &str = "PACELINE_API_KEY";
@@ -86,6 +87,28 @@ pub(crate) struct ServeArgs {
           value_parser = value_parser!(u32).range(1..=1 << 20))]
     max_connections: u32,
 
+    /// Keep files and batches here, and serve /v1/files and /v1/batches; one server at a time
+    #[arg(long, value_name = "DIR", help_heading = "Batches")]
+    data_dir: Option<PathBuf>,
+
+    /// Largest file that may be uploaded
+    #[arg(long, value_name = "SIZE", default_value = "200MiB", help_heading = "Batches")]
+    max_file_size: ByteSize,
+
+    /// Requests one batch may have
+    #[arg(long, value_name = "N", default_value_t = 50_000, help_heading = "Batches",
+          value_parser = value_parser!(u32).range(1..=10_000_000))]
+    max_batch_requests: u32,
+
+    /// Requests of one batch that may be under way at once [default: as many as the engine takes]
+    #[arg(long, value_name = "N", help_heading = "Batches",
+          value_parser = value_parser!(u32).range(1..))]
+    max_batch_concurrency: Option<u32>,
+
+    /// How long files, and batches that have ended, are kept
+    #[arg(long, value_name = "TIME", default_value = "30d", help_heading = "Batches")]
+    batch_retention: Window,
+
     /// Send a span for each prompt to this OpenTelemetry collector (OTLP, JSON over http); to
     /// /v1/traces there, unless it has a path
     #[arg(long, value_name = "URL", help_heading = "Server")]
@@ -130,8 +153,21 @@ impl ServeArgs {
             max_prompts: self.max_prompts,
             max_connections: self.max_connections as usize,
             keys: self.keys()?,
+            jobs: self.jobs(),
             traces: self.traces()?,
             ..ServerOptions::default()
+        })
+    }
+
+    fn jobs(&self) -> Option<JobOptions> {
+        let data_dir = self.data_dir.clone()?;
+        let unlimited = usize::MAX;
+        Some(JobOptions {
+            max_file_bytes: self.max_file_size.0,
+            max_lines: self.max_batch_requests as usize,
+            max_concurrency: self.max_batch_concurrency.map_or(unlimited, |n| n as usize),
+            retention: Duration::from_secs(self.batch_retention.seconds),
+            ..JobOptions::new(data_dir)
         })
     }
 
@@ -146,8 +182,8 @@ impl ServeArgs {
     fn keys(&self) -> Result<Vec<KeyRule>> {
         let variable = std::env::var(KEY_VARIABLE).ok().filter(|key| !key.is_empty());
         let given = self.api_key.iter().cloned().chain(variable);
-        let rule = |(i, secret): (usize, String)| KeyRule::new(format!("key-{}", i + 1), secret);
-        let mut rules: Vec<KeyRule> = given.enumerate().map(rule).collect();
+        let mut rules: Vec<KeyRule> =
+            given.map(|secret| KeyRule::new(name_of_key(&secret), secret)).collect();
         if let Some(path) = &self.api_key_file {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
@@ -157,6 +193,15 @@ impl ServeArgs {
         }
         Ok(rules)
     }
+}
+
+/// A name for a key without one. Jobs belong to names, so it must not depend on the order of flags;
+/// it tells too little of the key to be of use (FNV-1a, three bytes of it).
+fn name_of_key(secret: &str) -> String {
+    let hash = secret.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("key-{:06x}", hash >> 40)
 }
 
 fn timeout(seconds: f64) -> Option<Duration> {

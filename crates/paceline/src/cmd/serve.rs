@@ -1,6 +1,6 @@
 //! `paceline serve`: the model over HTTP.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use paceline::{Llm, LlmParts};
 use paceline_server::{Embedding, ServedModel, Server, ServerHandle};
 
@@ -8,8 +8,7 @@ use crate::cli::{Console, EngineArgs, Interrupt, Outcome, ServeArgs};
 
 pub(crate) fn run(args: &ServeArgs, console: &Console) -> Result<Outcome> {
     let address = args.address()?;
-    let server = Server::bind(address, args.options()?)
-        .with_context(|| format!("cannot listen on {address}"))?;
+    let server = Server::bind(address, args.options()?)?;
     let address = server.local_addr()?;
     let handle = server.handle();
     let stop = server.handle();

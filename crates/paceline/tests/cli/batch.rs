@@ -98,7 +98,10 @@ fn a_bad_line_fails_alone() {
     bench.write("in.jsonl", text);
     let args = ["in.jsonl", "-o", "out.jsonl", "--max-tokens", "2"];
     bench.call(&batch(&args)).expect(1);
-    let lines = by_index(json_lines(&bench.read("out.jsonl")));
+    let good = json_lines(&bench.read("out.jsonl"));
+    let bad = json_lines(&bench.read("out.errors.jsonl"));
+    assert!(good.iter().all(|line| line.get("error").is_none()));
+    let lines = by_index([good, bad].concat());
     assert_eq!(lines.len(), cases.len());
     for (i, ((input, expected), line)) in cases.iter().zip(&lines).enumerate() {
         assert_eq!(line["index"], i);
@@ -117,7 +120,12 @@ fn bytes_that_are_no_text_fail_alone() {
     let bench = Bench::new();
     bench.write("in.txt", b"one\n\xff\xfe\ntwo\n");
     bench.call(&batch(&["in.txt", "-o", "out.jsonl", "--max-tokens", "1"])).expect(1);
-    let lines = by_index(json_lines(&bench.read("out.jsonl")));
+    let args = ["in.txt", "-o", "one.jsonl", "--errors", "bad", "--max-tokens", "1"];
+    bench.call(&batch(&args)).expect(1);
+    let both = [bench.read("one.jsonl"), bench.read("bad")].concat();
+    let lines =
+        by_index(json_lines(&[bench.read("out.jsonl"), bench.read("out.errors.jsonl")].concat()));
+    assert_eq!(by_index(json_lines(&both)), lines);
     assert_eq!(
         lines[1],
         json!({"custom_id": null, "index": 1,
@@ -184,7 +192,8 @@ fn an_output_that_exists_is_kept_unless_forced() {
     bench.write("in.txt", "a\n");
     bench.write("out.jsonl", "precious\n");
     let args = ["in.txt", "-o", "out.jsonl", "--max-tokens", "1"];
-    bench.call(&batch(&args)).expect_error(1, "out.jsonl exists already; use --force");
+    let says = "out.jsonl exists already, but its line 1 is no result to go on from; use --force";
+    bench.call(&batch(&args)).expect_error(1, says);
     assert_eq!(bench.read("out.jsonl"), "precious\n");
     bench.call(&batch(&[&args[..], &["--force"]].concat())).expect(0);
     assert_eq!(json_lines(&bench.read("out.jsonl")).len(), 1);

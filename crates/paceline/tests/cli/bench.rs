@@ -69,8 +69,20 @@ impl Bench {
 
     /// Starts `paceline` in the directory, with pipes at all ends.
     pub(crate) fn spawn(&self, args: &[&str]) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_paceline"))
-            .args(args)
+        self.start(Command::new(env!("CARGO_BIN_EXE_paceline")).args(args))
+    }
+
+    /// The same, where no file may grow beyond so many blocks of 512 bytes: writes fail as they do
+    /// on a full disk.
+    #[cfg(unix)]
+    pub(crate) fn spawn_on_full_disk(&self, n_blocks: u32, args: &[&str]) -> Child {
+        let script = format!("trap '' XFSZ; ulimit -f {n_blocks}; exec \"$0\" \"$@\"");
+        let binary = env!("CARGO_BIN_EXE_paceline");
+        self.start(Command::new("sh").args(["-c", &script, binary]).args(args))
+    }
+
+    fn start(&self, command: &mut Command) -> Child {
+        command
             .current_dir(self.dir.path())
             // Nothing may be fetched, and nothing of the user's be found.
             .env("PACELINE_CACHE", self.path("cache"))

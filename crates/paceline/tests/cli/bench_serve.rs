@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::serve::Served;
+use super::served::Served;
 
 fn load(bench: &Bench, server: &Served, args: &[&str]) -> super::bench::Ran {
     let url = format!("http://{}", server.address);

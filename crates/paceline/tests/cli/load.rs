@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-use super::serve::Served;
+use super::served::Served;
 
 /// Longer than anything takes here; a hang becomes a failure.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,68 +1,7 @@
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command};
-use std::thread::JoinHandle;
-
 use serde_json::{Value, json};
 
 use super::bench::Bench;
-
-/// A server that has told where it listens.
-pub(crate) struct Served {
-    pub(crate) child: Child,
-    /// Reads what is logged, so that the server never waits for that.
-    log: JoinHandle<String>,
-    pub(crate) address: String,
-}
-
-impl Served {
-    /// Starts a server on a free port and waits until it is ready.
-    #[allow(clippy::zombie_processes, reason = "a test that panics ends the process")]
-    pub(crate) fn start(bench: &Bench, args: &[&str]) -> Served {
-        let args = [&["serve", "tiny.gguf", "--port", "0", "--threads", "1"], args].concat();
-        let mut child = bench.spawn(&args);
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut address = String::new();
-        loop {
-            let mut line = String::new();
-            assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended before it was ready");
-            if let Some(rest) = line.strip_prefix("ready: http://") {
-                address.push_str(rest.trim_end().trim_end_matches("/v1"));
-                let log = std::thread::spawn(move || read_all(stderr));
-                return Served { child, log, address };
-            }
-        }
-    }
-
-    fn post(&self, path: &str, headers: &str, body: &Value) -> (String, String) {
-        let body = body.to_string();
-        let mut socket = TcpStream::connect(&self.address).unwrap();
-        let n = body.len();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
-             {headers}Content-Length: {n}\r\n\r\n"
-        );
-        socket.write_all((head + &body).as_bytes()).unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.to_owned(), body.to_owned())
-    }
-
-    /// Sends SIGTERM; returns the exit code and what was logged.
-    pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
-        let log = self.log.join().unwrap();
-        (self.child.wait().unwrap().code(), log)
-    }
-}
-
-fn read_all(mut stderr: BufReader<ChildStderr>) -> String {
-    let mut log = String::new();
-    stderr.read_to_string(&mut log).unwrap();
-    log
-}
+use super::served::Served;
 
 /// The server and the command line say the same.
 #[test]

@@ -1,18 +1,18 @@
-//! Where prompts come from: a file or standard input, read ahead on a thread of its own so that a
+//! Where lines come from: a file or standard input, read ahead on a thread of its own so that a
 //! slow pipe never holds up the engine.
 
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Stdin};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use anyhow::{Context, Result, bail};
-use paceline::{GenerateParams, Message};
-use paceline_engine::derive_seed;
+use paceline_jobs::line::is_envelope;
+use paceline_jobs::lines::{Line, Lines, MAX_LINE_BYTES};
 
 use super::DASH;
-use super::line::{Parsed, Work, parse};
-use super::lines::{Line, MAX_LINE_BYTES, next_line};
+use super::survey::{Done, Glance, Survey, Todo, survey};
 use crate::cli::{BatchArgs, LineFormat};
 
 /// Entries read ahead of the engine.
@@ -21,31 +21,68 @@ const READ_AHEAD: usize = 16;
 /// An opened input.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// `None` is standard input.
-    file: Option<(File, PathBuf)>,
+    stream: Stream,
     pub(super) format: LineFormat,
 }
 
-/// One prompt of the input.
 #[derive(Debug)]
-pub(super) struct Entry {
-    /// Its place among the prompts.
+enum Stream {
+    /// Can be read twice.
+    File(PathBuf),
+    /// Can be read once.
+    Pipe(Pipe),
+}
+
+/// Lines that come once, after those that were looked at to see what they are.
+#[derive(Debug)]
+struct Pipe {
+    name: String,
+    seen: Vec<Line>,
+    rest: Lines<BufReader<Source>>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Stdin(Stdin),
+    File(File),
+}
+
+impl io::Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::Stdin(stdin) => stdin.read(buffer),
+            Source::File(file) => file.read(buffer),
+        }
+    }
+}
+
+/// A line on its way to be run.
+#[derive(Debug)]
+pub(super) struct Raw {
+    /// Its place among those that run.
     pub(super) order: u64,
     /// Its line in the input, from 0.
     pub(super) index: u64,
-    pub(super) custom_id: Option<String>,
-    /// What to do, or why it cannot be done.
-    pub(super) work: Result<Work, String>,
+    pub(super) text: Result<String, Unreadable>,
 }
 
-/// How lines become prompts.
-#[derive(Clone, Debug)]
-pub(super) struct LineReader {
-    pub(super) format: LineFormat,
-    /// Put plain prompts into the chat template.
-    pub(super) chat: bool,
-    pub(super) system: Option<String>,
-    pub(super) defaults: GenerateParams,
+/// A line that is no text, or whose id another line has.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    pub(super) custom_id: Option<String>,
+    pub(super) why: String,
+}
+
+/// Lines that are ready to be read.
+#[derive(Debug)]
+pub(super) struct Feed {
+    stream: Stream,
+    format: LineFormat,
+    todo: Vec<Todo>,
+    done: Done,
+    /// Lines of the input and how many of them have run; `None` for what can only be read once.
+    pub(super) n_lines: Option<u64>,
+    pub(super) n_done: u64,
 }
 
 impl Input {
@@ -57,112 +94,163 @@ impl Input {
             Some("jsonl" | "ndjson")
         );
         let by_name = if is_stdin || has_json_name { LineFormat::Jsonl } else { LineFormat::Text };
-        let format = args.format.unwrap_or(by_name);
-        if is_stdin {
-            return Ok(Input { file: None, format });
-        }
-        let context = || format!("cannot read {}", path.display());
-        let file = File::open(path).with_context(context)?;
-        if file.metadata().with_context(context)?.is_dir() {
-            bail!("{} is a directory; give a file with a prompt on each line", path.display());
-        }
-        Ok(Input { file: Some((file, path.clone())), format })
-    }
-
-    /// How many prompts there are; `None` for what can only be read once.
-    pub(super) fn count_lines(&self) -> Result<Option<u64>> {
-        let Some((file, path)) = &self.file else { return Ok(None) };
-        if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            return Ok(None);
-        }
-        let count = || -> io::Result<u64> {
-            let mut reader = BufReader::new(File::open(path)?);
-            let mut n_lines = 0;
-            while let Some(line) = next_line(&mut reader, MAX_LINE_BYTES)? {
-                n_lines += u64::from(line != Line::Blank);
+        let mut stream = open(path, is_stdin)?;
+        let format = match args.format {
+            Some(format) => format,
+            None if by_name == LineFormat::Jsonl && stream.begins_with_envelope()? => {
+                LineFormat::Openai
             }
-            Ok(n_lines)
+            None => by_name,
         };
-        count().map(Some).with_context(|| format!("cannot read {}", path.display()))
+        Ok(Input { stream, format })
     }
 
-    /// Starts reading. The thread ends with the input, or when nobody listens any more.
-    pub(super) fn spawn(self, reader: LineReader) -> Receiver<Result<Entry>> {
-        let (sender, receiver) = sync_channel(READ_AHEAD);
-        std::thread::spawn(move || match self.file {
-            Some((file, path)) => {
-                let context = format!("cannot read {}", path.display());
-                reader.send_all(BufReader::new(file), &context, &sender);
+    /// Finds out what is to do.
+    pub(super) fn survey(self, done: Done, shuffle_by_prefix: bool) -> Result<Feed> {
+        let Input { stream, format } = self;
+        let mut feed = Feed { stream, format, todo: Vec::new(), done, n_lines: None, n_done: 0 };
+        if let Stream::File(path) = &feed.stream {
+            let Survey { todo, n_lines } = survey(path, format, &feed.done, shuffle_by_prefix)?;
+            feed.n_done = n_lines - todo.len() as u64;
+            feed.n_lines = Some(n_lines);
+            feed.todo = todo;
+        }
+        Ok(feed)
+    }
+}
+
+fn open(path: &Path, is_stdin: bool) -> Result<Stream> {
+    let pipe = |name: String, source| {
+        Stream::Pipe(Pipe { name, seen: Vec::new(), rest: Lines::new(BufReader::new(source)) })
+    };
+    if is_stdin {
+        return Ok(pipe("standard input".to_owned(), Source::Stdin(io::stdin())));
+    }
+    let context = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(context)?;
+    let metadata = file.metadata().with_context(context)?;
+    if metadata.is_dir() {
+        bail!("{} is a directory; give a file with a prompt on each line", path.display());
+    }
+    Ok(match metadata.is_file() {
+        true => Stream::File(path.to_owned()),
+        false => pipe(path.display().to_string(), Source::File(file)),
+    })
+}
+
+impl Stream {
+    /// Whether the first line that is not blank is one of OpenAI's.
+    fn begins_with_envelope(&mut self) -> Result<bool> {
+        let first = match self {
+            Stream::File(path) => {
+                let context = || format!("cannot read {}", path.display());
+                let file = BufReader::new(File::open(&*path).with_context(context)?);
+                first_line(&mut Lines::new(file), &mut Vec::new()).with_context(context)?
             }
-            None => reader.send_all(io::stdin().lock(), "cannot read standard input", &sender),
+            Stream::Pipe(pipe) => {
+                let context = || format!("cannot read {}", pipe.name);
+                first_line(&mut pipe.rest, &mut pipe.seen).with_context(context)?
+            }
+        };
+        Ok(first.is_some_and(|text| is_envelope(text.trim_start_matches('\u{feff}'))))
+    }
+}
+
+/// The first line with something on it; all that is read goes to `seen`.
+fn first_line(lines: &mut Lines<impl BufRead>, seen: &mut Vec<Line>) -> io::Result<Option<String>> {
+    while let Some((_, line)) = lines.next_line()? {
+        let text = if let Line::Text(text) = &line { Some(text.clone()) } else { None };
+        let is_blank = line == Line::Blank;
+        seen.push(line);
+        if !is_blank {
+            return Ok(text);
+        }
+    }
+    Ok(None)
+}
+
+impl Feed {
+    /// Starts reading, and making entries of lines. The thread ends with the input, or when nobody
+    /// listens any more.
+    pub(super) fn spawn<T: Send + 'static>(
+        self,
+        make: impl Fn(Raw) -> T + Send + 'static,
+    ) -> Receiver<Result<T>> {
+        let (sender, receiver) = sync_channel(READ_AHEAD);
+        std::thread::spawn(move || {
+            let send = |raw: Raw| sender.send(Ok(make(raw))).is_ok();
+            let read = match self.stream {
+                Stream::File(path) => read_file(&path, &self.todo, send),
+                Stream::Pipe(pipe) => read_pipe(pipe, self.format, &self.done, send),
+            };
+            if let Err(error) = read {
+                // Nobody listens when the command has ended for another reason.
+                let _ = sender.send(Err(error));
+            }
         });
         receiver
     }
 }
 
-impl LineReader {
-    fn send_all(&self, mut input: impl BufRead, context: &str, to: &SyncSender<Result<Entry>>) {
-        let (mut index, mut order) = (0, 0);
-        loop {
-            let entry = match next_line(&mut input, MAX_LINE_BYTES) {
-                Ok(None) => return,
-                Ok(Some(Line::Blank)) => {
-                    index += 1;
-                    continue;
-                }
-                Ok(Some(line)) => Ok(self.entry(line, order, index)),
-                Err(error) => Err(anyhow::Error::new(error).context(context.to_owned())),
-            };
-            let is_last = entry.is_err();
-            if to.send(entry).is_err() || is_last {
-                return;
-            }
-            index += 1;
-            order += 1;
+fn read_file(path: &Path, todo: &[Todo], send: impl Fn(Raw) -> bool) -> Result<()> {
+    let context = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(context)?;
+    for (order, todo) in (0..).zip(todo) {
+        let line = todo.span.read(&mut file).with_context(context)?;
+        if !send(Raw { order, index: todo.index, text: text_of(line) }) {
+            break;
         }
     }
+    Ok(())
+}
 
-    fn entry(&self, line: Line, order: u64, index: u64) -> Entry {
-        let parsed = match line {
-            Line::Text(text) => self.parse(text.strip_prefix('\u{feff}').unwrap_or(&text), index),
-            Line::NotUtf8 => Parsed::failed("the line is not valid UTF-8"),
-            Line::TooLong => Parsed::failed(format!(
-                "the line is longer than {} MiB, the most that is taken",
-                MAX_LINE_BYTES >> 20
-            )),
-            Line::Blank => Parsed::failed("the line is blank"),
-        };
-        Entry { order, index, custom_id: parsed.custom_id, work: parsed.work }
-    }
-
-    fn parse(&self, text: &str, index: u64) -> Parsed {
-        let mut defaults = self.defaults.clone();
-        defaults.sampling.seed = line_seed(defaults.sampling.seed, index);
-        let mut parsed = match self.format {
-            LineFormat::Text => Parsed {
-                custom_id: None,
-                work: Ok(Work { input: paceline::Input::Text(text.to_owned()), params: defaults }),
+fn read_pipe(
+    pipe: Pipe,
+    format: LineFormat,
+    done: &Done,
+    send: impl Fn(Raw) -> bool,
+) -> Result<()> {
+    let Pipe { name, seen, mut rest } = pipe;
+    let mut seen = seen.into_iter();
+    let mut ids = HashSet::new();
+    let (mut order, mut index) = (0, 0);
+    loop {
+        let line = match seen.next() {
+            Some(line) => line,
+            None => match rest.next_line().with_context(|| format!("cannot read {name}"))? {
+                Some((_, line)) => line,
+                None => return Ok(()),
             },
-            LineFormat::Jsonl => parse(text, defaults),
         };
-        if self.chat {
-            parsed.work = parsed.work.map(|work| self.as_chat(work));
+        if line != Line::Blank {
+            let mut text = text_of(line);
+            let custom_id = text.as_ref().ok().and_then(|t| Glance::at(t, format).custom_id);
+            let is_done = done.has(custom_id.as_deref(), index);
+            if let Some(id) = custom_id.filter(|id| !ids.insert(id.clone())) {
+                let why = "an earlier line has the same custom_id".to_owned();
+                text = Err(Unreadable { custom_id: Some(id), why });
+            }
+            if !is_done {
+                if !send(Raw { order, index, text }) {
+                    return Ok(());
+                }
+                order += 1;
+            }
         }
-        parsed
-    }
-
-    /// Plain text becomes a user's question.
-    fn as_chat(&self, work: Work) -> Work {
-        let paceline::Input::Text(text) = work.input else { return work };
-        let system = self.system.iter().map(|system| Message::new("system", system));
-        let messages = system.chain([Message::new("user", text)]).collect();
-        Work { input: paceline::Input::Chat(messages), ..work }
+        index += 1;
     }
 }
 
-/// Equal prompts on different lines shall not get equal answers. Two steps, because the engine
-/// takes one for each of a prompt's `n` answers.
-fn line_seed(seed: u64, index: u64) -> u64 {
-    let line = u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1);
-    derive_seed(derive_seed(seed, 1), line)
+fn text_of(line: Line) -> Result<String, Unreadable> {
+    let why = match line {
+        Line::Text(text) => {
+            return Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text));
+        }
+        Line::NotUtf8 => "the line is not valid UTF-8".to_owned(),
+        Line::TooLong => {
+            format!("the line is longer than {} MiB, the most that is taken", MAX_LINE_BYTES >> 20)
+        }
+        Line::Blank => "the line is blank".to_owned(),
+    };
+    Err(Unreadable { custom_id: None, why })
 }

@@ -97,7 +97,11 @@ impl Builder {
             "skip_special_tokens" => {
                 put(&mut params.show_special, read(name, value)?.map(|skip: bool| !skip));
             }
-            "priority" => put(&mut params.priority, read(name, value)?.map(PriorityName::into)),
+            "priority" => {
+                let named = read::<String>(name, value)?.map(|name| name.parse::<Priority>());
+                let named = named.transpose().map_err(|error| format!("{name}: {error}"))?;
+                put(&mut params.priority, named);
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -217,25 +221,5 @@ impl TryFrom<i64> for TopK {
 impl TopK {
     fn into_count(self) -> u32 {
         self.0
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum PriorityName {
-    High,
-    Normal,
-    Low,
-    Batch,
-}
-
-impl From<PriorityName> for Priority {
-    fn from(name: PriorityName) -> Priority {
-        match name {
-            PriorityName::High => Priority::High,
-            PriorityName::Normal => Priority::Normal,
-            PriorityName::Low => Priority::Low,
-            PriorityName::Batch => Priority::Batch,
-        }
     }
 }

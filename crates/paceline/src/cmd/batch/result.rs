@@ -24,6 +24,9 @@ struct ResultLine<'a> {
     index: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     choice: Option<usize>,
+    /// How many lines this result has, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n: Option<usize>,
     text: &'a str,
     token_ids: &'a [u32],
     finish_reason: Option<&'static str>,
@@ -83,10 +86,12 @@ impl Job {
         let of_prompt =
             || std::iter::once(None).chain(self.prompt_logprobs.iter().map(|l| Some(logprob(l))));
         let completion_tokens = completion.tokens.len();
+        let n = self.completions.len();
         to_line(&ResultLine {
             custom_id: self.custom_id.as_deref(),
             index: self.index,
-            choice: (self.completions.len() > 1).then_some(choice),
+            choice: (n > 1).then_some(choice),
+            n: (n > 1).then_some(n),
             text: &completion.text,
             token_ids: &completion.tokens,
             finish_reason: completion.finish.as_ref().map(Finish::name),

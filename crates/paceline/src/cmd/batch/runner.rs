@@ -8,8 +8,9 @@ use anyhow::Result;
 use indicatif::ProgressBar;
 use paceline::{Completion, Error, GenerateParams, Piece, Prompt, RequestId, Session, Token};
 
-use super::input::Entry;
-use super::output::Output;
+use super::counts::Counts;
+use super::output::{Output, Written};
+use super::plain::Entry;
 use super::result::{Job, error_line};
 use crate::cli::Interrupt;
 
@@ -22,17 +23,6 @@ const BUSY_WAIT: Duration = Duration::from_millis(1);
 
 /// Results held for order's sake, as a multiple of the prompts under way.
 const MAX_HELD: usize = 4;
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// Prompts with a result, failed ones included.
-    pub(super) n_done: u64,
-    pub(super) n_failed: u64,
-    pub(super) n_generated: u64,
-    /// Prompts that were under way when the user stopped.
-    pub(super) n_abandoned: u64,
-}
 
 pub(super) struct Runner<'a> {
     session: Session<'a>,
@@ -59,6 +49,7 @@ impl<'a> Runner<'a> {
         output: Output,
         input: Receiver<Result<Entry>>,
         max_live: usize,
+        counts: Counts,
     ) -> Runner<'a> {
         Runner {
             session,
@@ -68,7 +59,7 @@ impl<'a> Runner<'a> {
             max_live,
             pending: None,
             jobs: HashMap::new(),
-            counts: Counts::default(),
+            counts,
         }
     }
 
@@ -83,9 +74,9 @@ impl<'a> Runner<'a> {
                 self.take(piece)?;
             }
             self.output.flush()?;
-            self.show(bar, start);
+            self.counts.show(bar, start);
         }
-        self.output.write_held()?;
+        self.output.close()?;
         self.counts.n_abandoned = self.jobs.len() as u64 + u64::from(self.pending.is_some());
         Ok(self.counts)
     }
@@ -186,7 +177,7 @@ impl<'a> Runner<'a> {
     fn fail(&mut self, order: u64, line: &str) -> Result<()> {
         self.counts.n_done += 1;
         self.counts.n_failed += 1;
-        self.output.put(order, line.to_owned())
+        self.output.put(order, Written { lines: line.to_owned(), is_error: true })
     }
 
     /// Adds a piece to its prompt's result, which is written with the last one.
@@ -200,19 +191,10 @@ impl<'a> Runner<'a> {
         }
         let Some(job) = self.jobs.remove(&request) else { return Ok(()) };
         self.counts.n_done += 1;
-        self.counts.n_failed += u64::from(job.has_failed());
-        self.output.put(job.order, job.lines(self.session.llm().tokenizer()))
-    }
-
-    fn show(&self, bar: &ProgressBar, start: Instant) {
-        if bar.is_hidden() {
-            return;
-        }
-        let Counts { n_done, n_failed, n_generated, .. } = self.counts;
-        let rate = n_generated as f64 / start.elapsed().as_secs_f64().max(1e-9);
-        let failed = if n_failed > 0 { format!("{n_failed} failed, ") } else { String::new() };
-        bar.set_position(n_done);
-        bar.set_message(format!("{failed}{rate:.1} tokens/s"));
+        let is_error = job.has_failed();
+        self.counts.n_failed += u64::from(is_error);
+        let lines = job.lines(self.session.llm().tokenizer());
+        self.output.put(job.order, Written { lines, is_error })
     }
 }
 

@@ -74,7 +74,7 @@ fn errors_name_the_field() {
         (r#"{"prompt": "a", "logprobs": "all"}"#, "logprobs: expected a number or a boolean"),
         (r#"{"prompt": "a", "logit_bias": {"x": 1}}"#, "logit_bias: \"x\" is not a token id"),
         (r#"{"prompt": "a", "logit_bias": {"1": "x"}}"#, "logit_bias: \"x\" is not a number"),
-        (r#"{"prompt": "a", "priority": "urgent"}"#, "priority: unknown variant `urgent`"),
+        (r#"{"prompt": "a", "priority": "urgent"}"#, "priority: \"urgent\" is no priority"),
         (r#"{"prompt": ["a"]}"#, "prompt: invalid type: sequence"),
         (r#"{"prompt_token_ids": [-1]}"#, "prompt_token_ids: invalid value"),
         (r#"{"messages": [{"role": "user"}]}"#, "messages: missing field `content`"),
