@@ -112,8 +112,7 @@ struct Working {
 impl Working {
     fn start(address: &Address, max_deliveries: u32) -> Working {
         let stop = StopWorker::default();
-        let source =
-            WorkerSource::connect(address, options(max_deliveries), stop.clone()).unwrap();
+        let source = WorkerSource::connect(address, options(max_deliveries), stop.clone()).unwrap();
         let echo = Echo::default();
         let n_run = Arc::clone(&echo.n_run);
         let thread = std::thread::spawn(move || {
@@ -170,8 +169,7 @@ fn a_line_that_no_worker_survives_fails() {
     let executor = RemoteExecutor::connect(&address, &SenderId::for_once()).unwrap();
     let job = std::thread::spawn(move || Job::of(lines(1)).run(executor));
     for _ in 0..2 {
-        let mut dying =
-            WorkerSource::connect(&address, options(2), StopWorker::default()).unwrap();
+        let mut dying = WorkerSource::connect(&address, options(2), StopWorker::default()).unwrap();
         let start = Instant::now();
         while dying.take().is_none() {
             assert!(start.elapsed() < PATIENCE);
