@@ -6,6 +6,11 @@ mod cli {
     pub(crate) mod bench;
     #[cfg(feature = "serve")]
     mod jobs;
+    #[cfg(feature = "nats")]
+    mod nats;
+    #[cfg(feature = "nats")]
+    #[path = "../../../paceline-jobs/tests/nats_server/mod.rs"]
+    mod nats_server;
     mod other;
     #[cfg(feature = "serve")]
     mod resume;
