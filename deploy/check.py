@@ -29,7 +29,7 @@ KUBERNETES = ["1.25", "1.37"]
 
 # Flags of commands that the program is still to get. Each is used by values that are off unless
 # asked for; a program that has them is held to them.
-PENDING = {"serve": {"--queue"}, "worker": None}
+PENDING = {}
 
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 PORT = {"type": "integer", "minimum": 1, "maximum": 65535}

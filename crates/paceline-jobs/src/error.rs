@@ -22,6 +22,9 @@ pub enum JobsError {
     #[cfg(feature = "store")]
     #[error("the job database was made by a newer version of this program")]
     NewerVersion,
+    #[cfg(feature = "nats")]
+    #[error(transparent)]
+    Nats(#[from] crate::nats::NatsError),
     #[error("{0}")]
     Inconsistent(String),
 }

@@ -8,13 +8,15 @@
 //!
 //! Owns the lines' formats (`line`), the order they run in (`order`), result files that survive a
 //! kill (`results`), the `runner`, and, with the feature `store`, files and batches in a data
-//! directory (`store`, `queue`). Refuses to know HTTP, models, engines and what a request's
+//! directory (`store`, `queue`), with the feature `nats` batches over many machines (`nats`). Refuses to know HTTP, models, engines and what a request's
 //! body means: an [`Executor`] does. Prints nothing; logs with `tracing`.
 
 mod endpoint;
 mod error;
 pub mod line;
 pub mod lines;
+#[cfg(feature = "nats")]
+pub mod nats;
 pub mod order;
 #[cfg(feature = "store")]
 mod prepare;

@@ -83,6 +83,9 @@ pub struct JobOptions {
     pub max_concurrency: usize,
     /// How long files, and batches that have ended, are kept.
     pub retention: Duration,
+    /// The queue whose workers run lines; without it, the server's own engine does.
+    #[cfg(feature = "nats")]
+    pub queue: Option<paceline_jobs::nats::Address>,
 }
 
 impl JobOptions {
@@ -93,6 +96,8 @@ impl JobOptions {
             max_lines: 50_000,
             max_concurrency: usize::MAX,
             retention: Duration::from_secs(30 * 86_400),
+            #[cfg(feature = "nats")]
+            queue: None,
         }
     }
 }

@@ -12,6 +12,11 @@ mod cli {
     mod jobs;
     #[cfg(feature = "serve")]
     mod load;
+    #[cfg(feature = "nats")]
+    mod nats;
+    #[cfg(feature = "nats")]
+    #[path = "../../../paceline-jobs/tests/nats_server/mod.rs"]
+    mod nats_server;
     mod other;
     #[cfg(feature = "serve")]
     mod resume;

@@ -16,9 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use paceline_jobs::line::{BodyHead, Fault};
+#[cfg(feature = "nats")]
+use paceline_jobs::nats::{RemoteExecutor, SenderId};
 use paceline_jobs::queue::{CheckBody, JobQueue, QueueOptions};
 use paceline_jobs::store::Store;
-use paceline_jobs::{JobsError, News, Runner};
+use paceline_jobs::{Executor, JobsError, News, Runner};
 
 use crate::options::JobOptions;
 pub use execute::LineEngine;
@@ -28,6 +30,9 @@ pub(crate) use execute::LineExecutor;
 pub(crate) struct Jobs {
     pub(crate) store: Arc<Store>,
     pub(crate) options: JobOptions,
+    /// Workers elsewhere, until lines are handed to them.
+    #[cfg(feature = "nats")]
+    workers: Mutex<Option<RemoteExecutor>>,
     /// There once there is a model.
     runner: Mutex<Option<RunnerThread>>,
 }
@@ -41,7 +46,13 @@ struct RunnerThread {
 impl Jobs {
     pub(crate) fn open(options: JobOptions) -> Result<Jobs, JobsError> {
         let store = Arc::new(Store::open(&options.data_dir)?);
-        Ok(Jobs { store, options, runner: Mutex::new(None) })
+        Ok(Jobs {
+            store,
+            #[cfg(feature = "nats")]
+            workers: Mutex::new(workers_of(&options)?),
+            options,
+            runner: Mutex::new(None),
+        })
     }
 
     /// Begins to run batches, those first that an earlier server left behind.
@@ -53,6 +64,18 @@ impl Jobs {
         };
         let check = check_with(&executor);
         let queue = JobQueue::new(Arc::clone(&self.store), check, options)?;
+        #[cfg(feature = "nats")]
+        if let Some(workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return self.run(queue, workers);
+        }
+        self.run(queue, executor)
+    }
+
+    fn run(
+        &self,
+        queue: JobQueue,
+        executor: impl Executor<Task: Send> + Send + 'static,
+    ) -> io::Result<()> {
         let runner = Runner::new(queue, executor);
         let news = runner.sender();
         let run = move || drop(runner.run());
@@ -82,6 +105,15 @@ impl Jobs {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<RunnerThread>> {
         self.runner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The name that results come back under is kept with the batches they belong to.
+#[cfg(feature = "nats")]
+fn workers_of(options: &JobOptions) -> Result<Option<RemoteExecutor>, JobsError> {
+    let Some(address) = &options.queue else { return Ok(None) };
+    let sender = SenderId::kept_in(&options.data_dir.join("queue-sender"))?;
+    tracing::info!(%address, "workers on a queue run the lines of batches");
+    Ok(Some(RemoteExecutor::connect(address, &sender)?))
 }
 
 /// A line for a model that is not here keeps its batch from running.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
 
+#[cfg(feature = "nats")]
+use super::WorkerArgs;
 use super::{
     BenchArgs, EngineArgs, LogFormat, MemoryArgs, SamplingArgs, SourceArgs, SynthArgs, Verbosity,
 };
@@ -127,6 +129,10 @@ pub(crate) enum Command {
     /// Ask a server on this machine whether it is ready; exit code 0 if it is, 1 if not
     #[cfg(feature = "serve")]
     Health(HealthArgs),
+    /// Run lines of batches from a queue that machines share
+    #[cfg(feature = "nats")]
+    #[command(after_help = super::worker_args::EXAMPLES)]
+    Worker(WorkerArgs),
     /// Fetch a model
     #[command(after_help = PULL_EXAMPLES)]
     Pull(PullArgs),
@@ -144,6 +150,8 @@ impl Cli {
             Command::Batch(_) => true,
             #[cfg(feature = "serve")]
             Command::Serve(_) => true,
+            #[cfg(feature = "nats")]
+            Command::Worker(_) => true,
             _ => false,
         };
         match (self.quiet, self.verbose) {
@@ -160,6 +168,8 @@ impl Cli {
         match &self.command {
             #[cfg(feature = "serve")]
             Command::Serve(args) => args.log_format,
+            #[cfg(feature = "nats")]
+            Command::Worker(args) => args.log_format,
             _ => LogFormat::Text,
         }
     }
@@ -234,6 +244,11 @@ pub(crate) struct BatchArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     concurrency: Option<u32>,
 
+    /// Let workers on this queue run the lines: nats://HOST:PORT[/NAME]
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "URL")]
+    pub(crate) queue: Option<paceline_jobs::nats::Address>,
+
     /// Answers to each prompt
     #[arg(short, value_name = "N", default_value_t = 1, help_heading = "Sampling",
           value_parser = value_parser!(u32).range(1..=128))]
@@ -261,6 +276,12 @@ impl BatchArgs {
             })
         };
         self.errors.clone().or_else(of_output)
+    }
+
+    /// Lines handed to workers at once.
+    #[cfg(feature = "nats")]
+    pub(crate) fn max_on_queue(&self) -> usize {
+        self.concurrency.map_or(usize::MAX, |n| n as usize)
     }
 
     /// Lines handed to the engine at once.

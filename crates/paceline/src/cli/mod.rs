@@ -15,6 +15,8 @@ mod sampling_args;
 mod serve_args;
 mod synth_args;
 mod values;
+#[cfg(feature = "nats")]
+mod worker_args;
 
 pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
 pub(crate) use bench_args::{
@@ -36,3 +38,5 @@ pub(crate) use sampling_args::SamplingArgs;
 pub(crate) use serve_args::ServeArgs;
 pub(crate) use synth_args::SynthArgs;
 pub(crate) use values::{ByteSize, Span};
+#[cfg(feature = "nats")]
+pub(crate) use worker_args::WorkerArgs;

@@ -91,6 +91,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "DIR", help_heading = "Batches")]
     data_dir: Option<PathBuf>,
 
+    /// Let workers on this queue run the lines of batches: nats://HOST:PORT[/NAME]
+    #[cfg(feature = "nats")]
+    #[arg(long, value_name = "URL", help_heading = "Batches", requires = "data_dir")]
+    queue: Option<paceline_jobs::nats::Address>,
+
     /// Largest file that may be uploaded
     #[arg(long, value_name = "SIZE", default_value = "200MiB", help_heading = "Batches")]
     max_file_size: ByteSize,
@@ -167,6 +172,8 @@ impl ServeArgs {
             max_lines: self.max_batch_requests as usize,
             max_concurrency: self.max_batch_concurrency.map_or(unlimited, |n| n as usize),
             retention: Duration::from_secs(self.batch_retention.seconds),
+            #[cfg(feature = "nats")]
+            queue: self.queue.clone(),
             ..JobOptions::new(data_dir)
         })
     }

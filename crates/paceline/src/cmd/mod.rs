@@ -10,6 +10,8 @@ mod run;
 #[cfg(feature = "serve")]
 mod serve;
 mod synth;
+#[cfg(feature = "nats")]
+mod worker;
 
 use anyhow::Result;
 
@@ -24,6 +26,8 @@ pub(crate) fn dispatch(cli: &Cli, console: &Console) -> Result<Outcome> {
         Command::Serve(args) => serve::run(args, console),
         #[cfg(feature = "serve")]
         Command::Health(args) => health::run(args),
+        #[cfg(feature = "nats")]
+        Command::Worker(args) => worker::run(args, console),
         Command::Pull(args) => pull::run(args, console),
         Command::Inspect(args) => inspect::run(args, console),
         Command::Synth(args) => synth::run(args, console),

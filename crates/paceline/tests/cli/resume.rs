@@ -64,7 +64,7 @@ fn batch<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&FLAGS, args].concat()
 }
 
-fn n_lines(bench: &Bench, names: &[&str]) -> usize {
+pub(crate) fn n_lines(bench: &Bench, names: &[&str]) -> usize {
     let count = |name: &&str| {
         let bytes = std::fs::read(bench.path(name)).unwrap_or_default();
         bytes.iter().filter(|&&byte| byte == b'\n').count()

@@ -12,6 +12,8 @@ mod line;
 mod openai;
 mod output;
 mod plain;
+#[cfg(feature = "nats")]
+mod queue;
 mod result;
 mod runner;
 mod survey;
@@ -23,6 +25,8 @@ use anyhow::Result;
 use indicatif::ProgressBar;
 use paceline::{GenerateParams, Llm};
 
+#[cfg(feature = "nats")]
+use crate::cli::UsageError;
 use crate::cli::{BatchArgs, Console, Interrupt, LineFormat, Outcome};
 use counts::Counts;
 use input::{Feed, Input};
@@ -52,7 +56,7 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
     // What can be refused is refused before the model is loaded.
     let input = Input::open(args)?;
     let format = input.format;
-    check_format(format)?;
+    check_format(args, format)?;
     let mut done = Done::default();
     let output = Output::open(args, &mut done)?;
     let feed = input.survey(done, args.shuffle_by_prefix && !args.ordered)?;
@@ -63,7 +67,7 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
             return Ok(Outcome::Done);
         }
     }
-    let llm = args.engine.load(console)?;
+    let place = Place::of(args, console)?;
     let interrupt = Interrupt::install()?;
     let start = Instant::now();
     let bar = console.prompts(total);
@@ -72,7 +76,7 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
     let counts = Counts { n_before, ..Counts::default() };
     let (params, bar, interrupt) = (&params, &bar, &interrupt);
     let run = Run { args, params, feed, output, format, counts, bar, interrupt };
-    let counts = run.with(llm);
+    let counts = run.at(place);
     bar.finish_and_clear();
     let counts = counts?;
     console.note(&summary(&counts, params, start));
@@ -83,7 +87,32 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
     Ok(if counts.n_failed > 0 { Outcome::Failed } else { Outcome::Done })
 }
 
-fn check_format(format: LineFormat) -> Result<()> {
+/// Where lines run.
+enum Place {
+    Here(Box<Llm>),
+    #[cfg(feature = "nats")]
+    Queue(queue::Workers),
+}
+
+impl Place {
+    fn of(args: &BatchArgs, console: &Console) -> Result<Place> {
+        #[cfg(feature = "nats")]
+        if let Some(address) = &args.queue {
+            return Ok(Place::Queue(queue::Workers::reach(address, args)?));
+        }
+        Ok(Place::Here(Box::new(args.engine.load(console)?)))
+    }
+}
+
+fn check_format(args: &BatchArgs, format: LineFormat) -> Result<()> {
+    #[cfg(feature = "nats")]
+    if args.queue.is_some() && format != LineFormat::Openai {
+        return Err(UsageError(
+            "--queue takes OpenAI's batch lines; prompts with flags run on this machine alone"
+                .to_owned(),
+        )
+        .into());
+    }
     if format == LineFormat::Openai && cfg!(not(feature = "serve")) {
         anyhow::bail!("this build has no OpenAI routes to run such lines with");
     }
@@ -91,11 +120,13 @@ fn check_format(format: LineFormat) -> Result<()> {
 }
 
 impl Run<'_> {
-    fn with(self, llm: Llm) -> Result<Counts> {
-        match self.format {
+    fn at(self, place: Place) -> Result<Counts> {
+        match (place, self.format) {
             #[cfg(feature = "serve")]
-            LineFormat::Openai => self.openai_lines(llm),
-            _ => self.plain_lines(llm),
+            (Place::Here(llm), LineFormat::Openai) => self.openai_lines(*llm),
+            (Place::Here(llm), _) => self.plain_lines(*llm),
+            #[cfg(feature = "nats")]
+            (Place::Queue(workers), _) => self.lines_for(workers),
         }
     }
 
@@ -135,6 +166,20 @@ impl Run<'_> {
         let max_live = args.max_live();
         let lines = openai::Lines::new(entries, output, max_live, counts, bar, interrupt);
         paceline_jobs::Runner::new(lines, engine).run().finish()
+    }
+
+    #[cfg(feature = "nats")]
+    fn lines_for(self, workers: queue::Workers) -> Result<Counts> {
+        let Run { args, feed, output, counts, bar, interrupt, .. } = self;
+        let entries = feed.spawn(openai::Entry::of);
+        let max_live = args.max_on_queue();
+        let lines = openai::Lines::new(entries, output, max_live, counts, bar, interrupt);
+        let queue::Workers { executor, sender } = workers;
+        let counts = paceline_jobs::Runner::new(lines, executor).run().finish()?;
+        if counts.n_abandoned == 0 && !interrupt.is_set() {
+            sender.forget()?;
+        }
+        Ok(counts)
     }
 }
 
