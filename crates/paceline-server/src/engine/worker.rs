@@ -284,10 +284,12 @@ impl<B: Backend> Worker<B> {
             EventKind::Pooled(vector) => _ = live.tell(News::Pooled(vector)),
             EventKind::Finished(reason) => {
                 live.n_running = live.n_running.saturating_sub(1);
-                let is_last = live.n_running == 0;
-                live.tell(News::Finished { index, reason: reason.clone() });
-                if is_last && let Some(live) = self.live.remove(&request) {
+                if live.n_running > 0 {
+                    live.tell(News::Finished { index, reason });
+                } else if let Some(live) = self.live.remove(&request) {
+                    // Whoever hears of the end finds it counted and logged.
                     self.report(&live, &reason, now);
+                    live.tell(News::Finished { index, reason });
                 }
             }
         }

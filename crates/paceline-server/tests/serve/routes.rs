@@ -65,7 +65,9 @@ fn the_examples_of_the_document_are_answered() {
             assert_eq!(answer.status, 200, "{path}: {}", answer.body);
             n_sent += 1;
         } else if !path.contains('{') {
-            assert_eq!(server.get(path).status, 200, "{path}");
+            // The head alone: some streams never end.
+            let head = Exchange::send(server.address, &get_bytes(path, &[])).head();
+            assert_eq!(head.status, 200, "{path}");
         }
     }
     assert_eq!(n_sent, 8);
