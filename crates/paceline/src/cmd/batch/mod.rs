@@ -64,6 +64,9 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
     if let Some(total) = total.filter(|_| n_before > 0) {
         console.note(&format!("going on: {n_before} of {total} lines have their results"));
         if n_before == total {
+            // A kill between the last result and the end leaves it behind.
+            #[cfg(feature = "nats")]
+            queue::remove_name(args)?;
             return Ok(Outcome::Done);
         }
     }

@@ -22,23 +22,33 @@ impl Workers {
     }
 }
 
-/// The name stands beside the output while the job lasts: a run that goes on finds what workers
-/// did meanwhile. Into a pipe there is nothing to go on with.
+/// Into a pipe there is nothing to go on with.
 fn sender(args: &BatchArgs) -> Result<SenderId> {
     let is_file = args.output != Path::new(DASH) && args.output.is_file();
     if !is_file {
         return Ok(SenderId::for_once());
     }
+    if args.force {
+        remove_name(args)?;
+    }
+    Ok(SenderId::of_job(&name_path(args))?)
+}
+
+/// The name stands beside the output while the job lasts: a run that goes on finds what workers
+/// did meanwhile.
+fn name_path(args: &BatchArgs) -> PathBuf {
     let mut path = args.output.clone().into_os_string();
     path.push(".queue");
-    let path = PathBuf::from(path);
-    if args.force {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot replace {}", path.display()));
-            }
-            _ => {}
+    PathBuf::from(path)
+}
+
+/// Forgets the name of an earlier run.
+pub(super) fn remove_name(args: &BatchArgs) -> Result<()> {
+    let path = name_path(args);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
         }
+        _ => Ok(()),
     }
-    Ok(SenderId::of_job(&path)?)
 }
