@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use paceline_jobs::nats::{Address, RemoteExecutor, SenderId};
 
 use super::DASH;
-use crate::cli::BatchArgs;
+use crate::cli::{BatchArgs, LineFormat, UsageError};
 
 pub(super) struct Workers {
     pub(super) executor: RemoteExecutor,
@@ -20,6 +20,14 @@ impl Workers {
         let executor = RemoteExecutor::connect(address, &sender)?;
         Ok(Workers { executor, sender })
     }
+}
+
+pub(super) fn check_format(args: &BatchArgs, format: LineFormat) -> Result<()> {
+    if args.queue.is_some() && format != LineFormat::Openai {
+        let why = "--queue takes OpenAI's batch lines; prompts with flags run on one machine alone";
+        return Err(UsageError(why.to_owned()).into());
+    }
+    Ok(())
 }
 
 /// Into a pipe there is nothing to go on with.
