@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Owns the lines' formats (`line`), the order they run in (`order`), result files that survive a
-//! kill (`results`), the `runner`, and, with the feature `store`, files and batches in a data
-//! directory (`store`, `queue`), with the feature `nats` batches over many machines (`nats`). Refuses to know HTTP, models, engines and what a request's
-//! body means: an [`Executor`] does. Prints nothing; logs with `tracing`.
+//! kill (`results`), the `runner`, with the feature `store` files and batches in a data directory
+//! (`store`, `queue`), and with the feature `nats` both ends of a queue that machines share
+//! (`nats`). Refuses to know HTTP, models, engines and what a request's body means: an
+//! [`Executor`] does. Prints nothing; logs with `tracing`.
 
 mod endpoint;
 mod error;

@@ -35,7 +35,8 @@ pub(crate) struct WorkerArgs {
     redeliver_after: u32,
 
     /// A line that so many workers took without answering has failed
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = value_parser!(u32).range(1..))]
     max_deliveries: u32,
 
     /// How log lines look

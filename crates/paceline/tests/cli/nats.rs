@@ -20,7 +20,7 @@ const FILES: [&str; 2] = ["rough.jsonl", "rough.errors.jsonl"];
 fn line(i: usize) -> String {
     let prompt = "word ".repeat(1 + i * 3 % 17);
     let temperature = if i % 10 == 9 { -1.0 } else { 0.9 };
-    let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 40 + i % 60, "seed": i,
+    let body = json!({"model": "tiny", "prompt": prompt, "max_tokens": 90 + i % 60, "seed": i,
                       "temperature": temperature, "ignore_eos": true});
     let line = json!({"custom_id": format!("id-{i}"), "method": "POST",
                       "url": "/v1/completions", "body": body});
@@ -30,7 +30,7 @@ fn line(i: usize) -> String {
 /// How many lines, and how often to kill; more of both for a longer night.
 fn rough_ride() -> (usize, u64) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let n_lines = number("PACELINE_KILL_LINES").unwrap_or(100);
+    let n_lines = number("PACELINE_KILL_LINES").unwrap_or(200);
     (n_lines as usize, number("PACELINE_KILLS").unwrap_or(6))
 }
 

@@ -112,7 +112,9 @@ fn killed_at_any_moment_each_line_is_answered_once() {
 fn openai_lines_are_answered_as_the_routes_do() {
     let bench = Bench::new();
     const CHAT: &str = "/v1/chat/completions";
-    let chat = |id: &str, body: Value| json!({"custom_id": id, "method": "POST", "url": CHAT, "body": body});
+    let chat = |id: &str, body: Value| -> Value {
+        json!({"custom_id": id, "method": "POST", "url": CHAT, "body": body})
+    };
     let messages = json!([{"role": "user", "content": "hi"}]);
     let lines = [
         chat(

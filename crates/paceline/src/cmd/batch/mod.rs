@@ -25,8 +25,6 @@ use anyhow::Result;
 use indicatif::ProgressBar;
 use paceline::{GenerateParams, Llm};
 
-#[cfg(feature = "nats")]
-use crate::cli::UsageError;
 use crate::cli::{BatchArgs, Console, Interrupt, LineFormat, Outcome};
 use counts::Counts;
 use input::{Feed, Input};
@@ -56,7 +54,9 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
     // What can be refused is refused before the model is loaded.
     let input = Input::open(args)?;
     let format = input.format;
-    check_format(args, format)?;
+    check_format(format)?;
+    #[cfg(feature = "nats")]
+    queue::check_format(args, format)?;
     let mut done = Done::default();
     let output = Output::open(args, &mut done)?;
     let feed = input.survey(done, args.shuffle_by_prefix && !args.ordered)?;
@@ -64,6 +64,9 @@ pub(crate) fn run(args: &BatchArgs, console: &Console) -> Result<Outcome> {
     if let Some(total) = total.filter(|_| n_before > 0) {
         console.note(&format!("going on: {n_before} of {total} lines have their results"));
         if n_before == total {
+            // A kill between the last result and the end leaves it behind.
+            #[cfg(feature = "nats")]
+            queue::remove_name(args)?;
             return Ok(Outcome::Done);
         }
     }
@@ -104,15 +107,7 @@ impl Place {
     }
 }
 
-fn check_format(args: &BatchArgs, format: LineFormat) -> Result<()> {
-    #[cfg(feature = "nats")]
-    if args.queue.is_some() && format != LineFormat::Openai {
-        return Err(UsageError(
-            "--queue takes OpenAI's batch lines; prompts with flags run on this machine alone"
-                .to_owned(),
-        )
-        .into());
-    }
+fn check_format(format: LineFormat) -> Result<()> {
     if format == LineFormat::Openai && cfg!(not(feature = "serve")) {
         anyhow::bail!("this build has no OpenAI routes to run such lines with");
     }
