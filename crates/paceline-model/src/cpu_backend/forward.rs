@@ -150,8 +150,8 @@ impl CpuBackend {
         self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
     }
 
-    /// Multiplies the sublayer's last weight with its activations and adds the result to the residual
-    /// stream, through a norm where the model has one there.
+    /// Multiplies the sublayer's last weight with its activations and adds the result to the
+    /// residual stream, through a norm where the model has one there.
     fn add_sublayer(&mut self, n_rows: usize, layer: usize, sublayer: Sublayer) {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
