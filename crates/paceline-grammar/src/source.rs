@@ -15,8 +15,9 @@ const MAX_CHOICE_BYTES: usize = 64 << 10;
 /// The greatest step between numbers.
 const MAX_STEP: f64 = 1e6;
 
-/// White space between JSON's parts. Small models love to go on with it for ever.
-const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
+/// White space between JSON's parts: a space, or a new line and its indent. Small models love to go
+/// on with it for ever.
+const JSON_SPACE: &str = r"\x20|\x0A[\x20\x09]{0,16}";
 
 /// What the output must be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
