@@ -24,8 +24,9 @@ pub(crate) fn run(args: &SynthArgs, console: &Console) -> Result<Outcome> {
         }
         bar.at(bytes);
         match interrupt.is_set() {
-            // Ends the writing; what was written is removed.
-            true => Err(io::ErrorKind::Interrupted.into()),
+            // Ends the writing; what was written is removed. Not `ErrorKind::Interrupted`, after
+            // which writers try again, for ever.
+            true => Err(io::Error::other("interrupted")),
             false => Ok(()),
         }
     };
