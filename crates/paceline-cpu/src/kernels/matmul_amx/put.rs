@@ -1,5 +1,7 @@
 //! What goes into tiles and what comes out of them: sums lie there with outputs as rows and the
 //! batch's rows as columns, activations with pairs of columns as rows.
+//!
+//! None of it knows the weights' format, so it is compiled once and not for each.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -31,7 +33,7 @@ pub(crate) struct GateSink {
 ///
 /// # Safety
 /// `sums` holds the rows' tiles; `out` has room for the rows; the machine has AVX-512.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
 pub(super) unsafe fn rows(
     sums: *const f32,
     w: CodedView,
@@ -91,7 +93,7 @@ unsafe fn put_tile_of_rows(sums: *const f32, to: *mut f32, out: Output) {
 /// # Safety
 /// Both sums hold the rows' tiles; rows and `panel` lie within the sink's activations, which are in
 /// tiles; the machine has AVX-512.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
 pub(super) unsafe fn gated(
     [gate, up]: [*const f32; 2],
     panel: usize,

@@ -1,5 +1,6 @@
 //! Products for more rows than a strip's: two panels' weights are unpacked once and stay ready, two
-//! tiles of rows meet both at a time, so that each tile that is loaded serves two products.
+//! tiles of rows meet both at a time, so that each tile that is loaded serves two products. What is
+//! done with unpacked weights does not know their format and is compiled once.
 
 use std::ops::Range;
 
@@ -89,10 +90,11 @@ impl Job {
                         lines: Lines::of(self.sink, self.panel, row),
                     };
                     let rows = row..self.rows.1.min(row + PAIR * TILE_ROWS);
+                    let weights = source.weights::<F>(blocks.start);
                     if rows.len() > TILE_ROWS {
-                        pair.multiply::<F, W, 2>(&source, blocks.clone());
+                        pair.multiply::<W, 2>(weights, blocks.clone());
                     } else {
-                        pair.multiply::<F, W, 1>(&source, blocks.clone());
+                        pair.multiply::<W, 1>(weights, blocks.clone());
                     }
                     if blocks.end == n_blocks {
                         self.put::<W>(pair.sums, rows);
@@ -170,15 +172,19 @@ impl Source<'_> {
         }
     }
 
+    /// Where the panels' weights begin that were made ready last, from `block` on.
+    ///
     /// # Safety
-    /// The block was unpacked.
+    /// The block lies within the panels.
     #[inline(always)]
-    unsafe fn weights<F: Format>(&self, nth: usize, block: usize) -> *const u16 {
+    unsafe fn weights<F: Format>(&self, block: usize) -> [*const u16; 2] {
         // SAFETY: forwarded contract.
         unsafe {
             match F::CODES {
-                Codes::Brains => self.unpackers[nth].parts.codes.add(block * F::CODE_BYTES).cast(),
-                _ => self.ready[nth].add(block % READY * TILE),
+                Codes::Brains => [0, 1].map(|nth: usize| {
+                    self.unpackers[nth].parts.codes.add(block * F::CODE_BYTES).cast()
+                }),
+                _ => self.ready.map(<*mut u16>::cast_const),
             }
         }
     }
@@ -195,11 +201,11 @@ struct Pair {
 
 impl Pair {
     /// # Safety
-    /// As [`all_panels`], for `W` panels and `T` tiles.
-    #[inline(always)]
-    unsafe fn multiply<F: Format, const W: usize, const T: usize>(
+    /// As [`all_panels`], for `W` panels and `T` tiles; `weights` holds the panels' blocks.
+    #[inline(never)]
+    unsafe fn multiply<const W: usize, const T: usize>(
         self,
-        source: &Source<'_>,
+        weights: [*const u16; 2],
         blocks: Range<usize>,
     ) {
         // SAFETY: forwarded contract.
@@ -209,8 +215,9 @@ impl Pair {
             } else {
                 self.load::<W, T>();
             }
-            for block in blocks {
-                self.add_block::<F, W, T>(source, block);
+            for (nth, block) in blocks.enumerate() {
+                let weights = weights.map(|panel| panel.wrapping_add(nth * TILE));
+                self.add_block::<W, T>(weights, block);
             }
             self.store::<W, T>();
         }
@@ -219,23 +226,23 @@ impl Pair {
     /// Sums are tiles 0 to 3, weights 4 and 5, activations 6 and 7.
     ///
     /// # Safety
-    /// The block's weights are ready, `block` lies within the activations, the tiles are
+    /// `weights` holds a tile of each panel, `block` lies within the activations, the tiles are
     /// configured.
     #[inline(always)]
-    unsafe fn add_block<F: Format, const W: usize, const T: usize>(
+    unsafe fn add_block<const W: usize, const T: usize>(
         self,
-        source: &Source<'_>,
+        weights: [*const u16; 2],
         block: usize,
     ) {
         // SAFETY: the caller vouches for both operands.
         unsafe {
             let acts = self.acts.add(block * TILE);
-            tile_load!(4, source.weights::<F>(0, block), 64usize);
+            tile_load!(4, weights[0], 64usize);
             tile_load!(6, acts, 64usize);
             tile_dot_bf16!(0, 4, 6);
             self.lines.ask::<W>(0, block);
             if W > 1 {
-                tile_load!(5, source.weights::<F>(1, block), 64usize);
+                tile_load!(5, weights[1], 64usize);
                 tile_dot_bf16!(1, 5, 6);
             }
             if T > 1 {
