@@ -76,7 +76,7 @@ impl Call {
         body: Bytes,
     ) -> Result<Call, ApiError> {
         let ready = Arc::clone(app.ready()?);
-        let in_flight = app.enter_line();
+        let in_flight = app.enter();
         let (arrival, kind) = (Instant::now(), Kind::BatchLine);
         let visit = Visit { caller, request_id, arrival, trace: None, kind };
         Ok(Call { app, ready, visit, body, in_flight })

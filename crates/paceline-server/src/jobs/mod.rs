@@ -7,7 +7,6 @@ pub(crate) mod batches;
 mod execute;
 pub(crate) mod files;
 mod query;
-mod room;
 mod upload;
 
 use std::io;
