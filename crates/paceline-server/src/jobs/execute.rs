@@ -21,7 +21,7 @@ use crate::openai::{chat, completions, embeddings, responses};
 use crate::options::ServerOptions;
 
 /// How long a job waits whose key is not there.
-const NO_KEY_WAIT: Duration = Duration::from_secs(10);
+pub(super) const NO_KEY_WAIT: Duration = Duration::from_secs(10);
 
 /// The longest wait for room: there may be some before the advice to an HTTP client says so.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -48,6 +48,11 @@ impl Drop for LineTask {
 impl LineExecutor {
     pub(crate) fn new(app: Arc<App>) -> LineExecutor {
         LineExecutor { app }
+    }
+
+    #[cfg(feature = "nats")]
+    pub(super) fn model_id(&self) -> Option<paceline_jobs::nats::ModelId> {
+        self.app.ready().ok().and_then(|ready| ready.model.served.id.clone())
     }
 
     pub(crate) fn app(&self) -> &Arc<App> {
@@ -84,14 +89,19 @@ async fn run(app: Arc<App>, line: Line) -> Outcome {
     };
     match answer {
         Ok(body) => Outcome::Answered { status: 200, request_id, body },
-        Err(ApiError::Overloaded { code: "concurrency_limit", .. }) => {
-            Outcome::Later(CONCURRENCY_WAIT)
+        Err(error) => outcome_of(&error, request_id),
+    }
+}
+
+/// What has no room now may have some later; other errors are answers.
+pub(super) fn outcome_of(error: &ApiError, request_id: String) -> Outcome {
+    match error {
+        ApiError::Overloaded { code: "concurrency_limit", .. } => Outcome::Later(CONCURRENCY_WAIT),
+        ApiError::Overloaded { retry_after, .. } => {
+            Outcome::Later((*retry_after).min(LONGEST_WAIT))
         }
-        Err(ApiError::Overloaded { retry_after, .. }) => {
-            Outcome::Later(retry_after.min(LONGEST_WAIT))
-        }
-        Err(ApiError::Unavailable { .. }) => Outcome::Later(LONGEST_WAIT),
-        Err(error) => Outcome::Answered {
+        ApiError::Unavailable { .. } => Outcome::Later(LONGEST_WAIT),
+        _ => Outcome::Answered {
             status: error.status().as_u16(),
             request_id,
             body: to_raw_value(&error.body()).unwrap_or_default(),
