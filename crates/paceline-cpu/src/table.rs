@@ -22,14 +22,14 @@ type Attend = unsafe fn(
     &mut AttentionScratch,
 );
 #[cfg(target_arch = "x86_64")]
-type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, usize, GateSink);
+type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, Range<usize>, GateSink);
 type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
 /// the table itself may be used only on a machine that has the instruction set.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
+    pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, Range<usize>, Output),
     /// Two products whose results meet in a gate, where there is a kernel for it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) gated_matmul: Option<GatedMatmul>,
@@ -105,14 +105,14 @@ macro_rules! entries {
                 w: MatrixView,
                 panels: Range<usize>,
                 acts: ActView,
-                n_rows: usize,
+                rows: Range<usize>,
                 out: Output,
             ) {
                 unsafe {
                     match w {
-                        MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, n_rows, out),
+                        MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, rows, out),
                         MatrixView::Exact(w) => {
-                            matmul_exact::matmul::<V>(w, panels, acts, n_rows, out)
+                            matmul_exact::matmul::<V>(w, panels, acts, rows, out)
                         }
                     }
                 }
@@ -217,9 +217,9 @@ unsafe fn gated_on_tiles(
     weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: Range<usize>,
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_amx::gated(weights, panels, acts, n_rows, to) }
+    unsafe { matmul_amx::gated(weights, panels, acts, rows, to) }
 }
