@@ -15,9 +15,12 @@ const FIRST_ROWS: u32 = 32;
 /// slow ones that are felt.
 const AIM: f64 = 0.8;
 const LEAST_AIM: f64 = 0.5;
-const MOST_AIM: f64 = 0.9;
+const MOST_AIM: f64 = 0.85;
 /// What the aim is multiplied with after a step that missed the target, and after one that kept it:
 /// they balance where one step in forty misses.
+/// A step counts as a miss from this share of the target on: until a token is read it takes longer
+/// than its step.
+const MISS: f64 = 0.9;
 const AFTER_MISS: f64 = 0.96;
 const AFTER_HIT: f64 = 1.001;
 /// What a step's weight falls to with each further step.
@@ -76,7 +79,8 @@ impl Pace {
         let (rows, seconds) = (f64::from(n_rows), elapsed.as_secs_f64());
         self.seen.add(rows, seconds);
         if n_rows > 0 {
-            let change = if seconds > self.target_seconds { AFTER_MISS } else { AFTER_HIT };
+            let is_miss = seconds > MISS * self.target_seconds;
+            let change = if is_miss { AFTER_MISS } else { AFTER_HIT };
             self.aim = (self.aim * change).clamp(LEAST_AIM, MOST_AIM);
         }
         if let Some(new) = self.seen.slope() {
