@@ -20,8 +20,7 @@ fn random_workloads_keep_every_invariant() {
         println!("{coverage:?}");
         return;
     }
-    let default = if cfg!(debug_assertions) { 4_000 } else { 10_000 };
-    let count = number_from_env("SIM_COUNT").unwrap_or(default);
+    let count = number_from_env("SIM_COUNT").unwrap_or(10_000);
     let mut coverage = Coverage::default();
     for seed in 0..count {
         run_seed(seed, &mut coverage);

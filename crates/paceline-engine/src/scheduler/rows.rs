@@ -31,10 +31,7 @@ impl Scheduler {
         let first_row = batch.n_rows() as u32;
         let first_sample = batch.samples.len();
         push_tokens(batch, seq, n_rows, self.pool.block_size() as usize);
-        let n_scores = match request.params.pooling {
-            Some(pooling) => push_hidden(batch, seq, request, pooling, n_rows),
-            None => push_scores(batch, seq, request, first_row, n_rows),
-        };
+        let n_scores = push_reports(batch, seq, request, first_row, n_rows);
         let is_last = n_rows == seq.gap() && request.params.pooling.is_none();
         let choosing = match (is_last, seq.is_fork_pending) {
             (false, _) => 0,
@@ -69,23 +66,39 @@ fn push_tokens(batch: &mut Batch, seq: &Sequence, n_rows: usize, block_size: usi
     });
 }
 
-/// A score per prompt row whose next token is known and not yet reported.
-fn push_scores(
+/// The prompt positions from `seq.n_computed` on, `n_rows` of them, that report something of their
+/// own: a score of the next token, or a hidden state. What was reported once is left out.
+fn reported(seq: &Sequence, request: &RequestState, n_rows: usize) -> Range<usize> {
+    let end = seq.n_computed + n_rows;
+    let unreported = seq.n_computed.max(seq.n_scored);
+    match request.params.pooling {
+        Some(Pooling::Mean) => unreported..end,
+        Some(Pooling::Last) => seq.n_prompt - 1..end,
+        None if request.params.prompt_logprobs.is_some() && seq.is_fork_pending => {
+            // The last token's successor is not known yet.
+            unreported..end.min(seq.n_prompt - 1)
+        }
+        None => 0..0,
+    }
+}
+
+/// A sample row for each position that reports something; how many there are.
+fn push_reports(
     batch: &mut Batch,
     seq: &Sequence,
     request: &RequestState,
     first_row: u32,
     n_rows: usize,
 ) -> usize {
-    if request.params.prompt_logprobs.is_none() || !seq.is_fork_pending {
-        return 0;
-    }
-    let start = seq.n_computed.max(seq.n_scored);
-    let end = (seq.n_computed + n_rows).min(seq.n_prompt - 1);
-    for position in start..end {
+    let positions = reported(seq, request, n_rows);
+    for position in positions.clone() {
+        let task = match request.params.pooling {
+            Some(_) => SampleTask::Hidden,
+            None => SampleTask::Score(seq.tokens[position + 1]),
+        };
         batch.samples.push(SampleRow {
             row: first_row + (position - seq.n_computed) as u32,
-            task: SampleTask::Score(seq.tokens[position + 1]),
+            task,
             params: request.params.clone(),
             seed: request.params.seed,
             position: position as u32 + 1,
@@ -95,37 +108,7 @@ fn push_scores(
             mask: None,
         });
     }
-    end.saturating_sub(start)
-}
-
-/// The hidden states that a pooled prompt still needs of the rows just pushed.
-fn push_hidden(
-    batch: &mut Batch,
-    seq: &Sequence,
-    request: &RequestState,
-    pooling: Pooling,
-    n_rows: usize,
-) -> usize {
-    let end = seq.n_computed + n_rows;
-    let start = match pooling {
-        Pooling::Mean => seq.n_computed.max(seq.n_scored),
-        Pooling::Last => seq.n_prompt - 1,
-    };
-    let first_row = batch.n_rows() - n_rows;
-    for position in start..end {
-        batch.samples.push(SampleRow {
-            row: (first_row + position - seq.n_computed) as u32,
-            task: SampleTask::Hidden,
-            params: request.params.clone(),
-            seed: request.params.seed,
-            position: position as u32 + 1,
-            history: 0..0,
-            n_prompt: 0,
-            n_generated: 0,
-            mask: None,
-        });
-    }
-    end.saturating_sub(start)
+    positions.len()
 }
 
 /// One choice per index, all off the sequence's last row.

@@ -180,13 +180,9 @@ pub(crate) struct ShapeArgs {
     pub(crate) max_num_batched_tokens: u32,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct ThroughputArgs {
-    /// Batch sizes
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = [1, 8, 64],
-          value_parser = value_parser!(u32).range(1..=4096), help_heading = "Work")]
-    pub(crate) batch: Vec<u32>,
-
+/// What measurements over batch sizes share.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CurveArgs {
     #[command(flatten)]
     pub(crate) shape: ShapeArgs,
 
@@ -198,6 +194,17 @@ pub(crate) struct ThroughputArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct ThroughputArgs {
+    /// Batch sizes
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = [1, 8, 64],
+          value_parser = value_parser!(u32).range(1..=4096), help_heading = "Work")]
+    pub(crate) batch: Vec<u32>,
+
+    #[command(flatten)]
+    pub(crate) curve: CurveArgs,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ScalingArgs {
     /// Batch sizes; the first is what the others are compared with
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', help_heading = "Work",
@@ -206,13 +213,7 @@ pub(crate) struct ScalingArgs {
     pub(crate) batch: Vec<u32>,
 
     #[command(flatten)]
-    pub(crate) shape: ShapeArgs,
-
-    #[command(flatten)]
-    pub(crate) model: BenchModelArgs,
-
-    #[command(flatten)]
-    pub(crate) report: ReportArgs,
+    pub(crate) curve: CurveArgs,
 }
 
 #[derive(Args, Debug)]

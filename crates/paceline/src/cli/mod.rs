@@ -20,7 +20,7 @@ mod worker_args;
 
 pub(crate) use args::{BatchArgs, Cli, Command, InspectArgs, LineFormat, PullArgs, RunArgs};
 pub(crate) use bench_args::{
-    BenchArgs, BenchCommand, BenchModelArgs, CeilingsArgs, KernelsArgs, ScalingArgs, ShapeArgs,
+    BenchArgs, BenchCommand, CeilingsArgs, CurveArgs, KernelsArgs, ScalingArgs, ShapeArgs,
     StrategiesArgs, Strategy, ThroughputArgs,
 };
 #[cfg(feature = "serve")]

@@ -7,7 +7,7 @@ use paceline_cpu::quant::TensorType;
 use paceline_model::synth::{SynthSpec, write_gguf, write_hf};
 
 fn answers(path: &Path) -> Vec<(Vec<u32>, Vec<u32>)> {
-    let options = LlmOptions { num_kv_blocks: Some(64), ..LlmOptions::default() };
+    let options = LlmOptions { num_kv_blocks: Some(64), threads: Some(1), ..LlmOptions::default() };
     let mut llm = Llm::load(path.to_str().unwrap(), options).unwrap();
     let mut params = GenerateParams::seeded(12, 0.9, 5);
     params.sampling.logprobs = Some(0);

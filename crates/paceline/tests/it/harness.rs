@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use paceline_cpu::quant::TensorType;
 use paceline_cpu::{Isa, KvDtype};
@@ -33,10 +33,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// One thread, because tests run side by side: threads wait for each other by spinning, and
+    /// those of two tests would be in each other's way. `check` has runs with two.
     pub(crate) fn plain() -> Setup {
         Setup {
             isa: Isa::detect(),
-            n_threads: 2,
+            n_threads: 1,
             budget: 512,
             n_blocks: 512,
             kv_dtype: KvDtype::default(),
@@ -145,13 +147,6 @@ fn bits(logprob: &TokenLogprob) -> Bits {
     (logprob.token, logprob.logprob.to_bits(), top)
 }
 
-/// Heavy tests take turns: each has threads that spin for their work, and would only be in the
-/// others' way.
-pub(crate) fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// All jobs together.
 pub(crate) fn together(weights: &Arc<Weights>, setup: Setup, jobs: &[Job]) -> (Vec<Output>, Stats) {
     let mut run = Run::new(weights, setup);
@@ -175,7 +170,7 @@ pub(crate) fn load(checkpoint: Checkpoint) -> Arc<Weights> {
     Arc::new(Weights::load(Arc::new(checkpoint), Isa::detect(), 2).unwrap())
 }
 
-/// The same weights for another instruction set.
+/// The same weights for another instruction set. For more than one run, pack them once before.
 pub(crate) fn packed_for(weights: &Arc<Weights>, isa: Isa) -> Arc<Weights> {
     if weights.isa() == isa {
         return Arc::clone(weights);

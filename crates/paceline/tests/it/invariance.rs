@@ -10,14 +10,19 @@ use paceline_model::Checkpoint;
 use paceline_model::synth::SynthSpec;
 use paceline_model::weights::Weights;
 
-use crate::harness::{Job, Output, Run, Setup, alone, default_model, load, tiny, together, turn};
+use crate::harness::{
+    Job, Output, Run, Setup, alone, default_model, load, packed_for, tiny, together,
+};
 
 /// Prompt lengths: single tokens, block borders and their neighbours, many blocks.
 const LENGTHS: [usize; 24] = [
     1, 700, 2, 450, 3, 333, 5, 257, 8, 200, 13, 150, 16, 128, 17, 127, 31, 100, 32, 90, 33, 65, 64,
     47,
 ];
-const MAX_TOKENS: u32 = 24;
+/// Enough of them for instruction sets that are not the machine's best.
+const FEWER: [usize; 17] = [1, 700, 2, 3, 5, 257, 13, 16, 17, 127, 31, 100, 32, 33, 65, 64, 47];
+/// So that prompts of 16 and 17 tokens reach another block.
+const MAX_TOKENS: u32 = 20;
 
 /// Greedy and seeded jobs by turns, with every kind of sampling; every third prompt shares its
 /// beginning with others.
@@ -54,15 +59,12 @@ pub(crate) fn assert_same(what: &str, setup: Setup, found: &[Output], expected: 
     }
 }
 
-/// Every circumstance, on one instruction set, against answers given alone on another.
+/// Every circumstance, on one instruction set, against answers given alone.
 pub(crate) fn check(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
-    assert_same("alone", plain, &alone(weights, plain, jobs), expected);
-    for budget in [16, 64, 512] {
-        let setup = Setup { budget, ..plain };
+    for (budget, n_threads) in [(16, 1), (64, 2), (512, 1), (512, 2)] {
+        let setup = Setup { budget, n_threads, ..plain };
         assert_same("together", setup, &together(weights, setup, jobs).0, expected);
     }
-    let setup = Setup { n_threads: 1, ..plain };
-    assert_same("on one thread", setup, &together(weights, setup, jobs).0, expected);
     check_preemption(weights, plain, jobs, expected);
     check_prefix_cache(weights, plain, jobs, expected);
     check_cancelling(weights, plain, jobs, expected);
@@ -126,9 +128,9 @@ fn check_parallel_samples(weights: &Arc<Weights>, plain: Setup, jobs: &[Job]) {
     let ids: Vec<_> = picked.iter().map(|job| run.submit(&with(4, job.params.seed, job))).collect();
     run.finish();
     for (job, id) in picked.iter().zip(ids) {
-        for index in 0..4 {
-            let single = with(1, derive_seed(job.params.seed, index), job);
-            let mut expected = alone(weights, plain, &[single]).remove(0);
+        let single = |index| with(1, derive_seed(job.params.seed, index), job);
+        let singles: Vec<Job> = (0..4).map(single).collect();
+        for (index, mut expected) in (0..).zip(alone(weights, plain, &singles)) {
             if index > 0 {
                 expected.prompt_logprobs.clear();
             }
@@ -142,53 +144,70 @@ pub(crate) fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().rev().filter(|isa| isa.require().is_ok())
 }
 
-/// Checks every instruction set with the prompts whose lengths `lengths` names for it.
-fn check_everywhere(weights: &Arc<Weights>, lengths: impl Fn(Isa) -> &'static [usize]) {
+/// Every circumstance on every instruction set but plain code.
+fn check_everywhere(weights: &Arc<Weights>) {
     let all = jobs(weights.spec().n_vocab, &LENGTHS);
     let expected = alone(weights, Setup::plain(), &all);
     assert!(expected.iter().all(|output| output.tokens.len() == MAX_TOKENS as usize));
-    for isa in instruction_sets() {
-        if lengths(isa).is_empty() {
-            continue;
-        }
-        let is_picked = |i: &usize| lengths(isa).contains(&LENGTHS[*i]);
-        let picked: Vec<usize> = (0..all.len()).filter(is_picked).collect();
+    check(weights, Setup::plain(), &all, &expected);
+    for isa in other_vectors() {
+        let picked: Vec<usize> = (0..all.len()).filter(|&i| FEWER.contains(&LENGTHS[i])).collect();
         let jobs: Vec<Job> = picked.iter().map(|&i| all[i].clone()).collect();
         let expected: Vec<Output> = picked.iter().map(|&i| expected[i].clone()).collect();
-        check(weights, Setup { isa, ..Setup::plain() }, &jobs, &expected);
+        let (weights, plain) = (packed_for(weights, isa), Setup { isa, ..Setup::plain() });
+        assert_same("alone", plain, &alone(&weights, plain, &jobs), &expected);
+        check(&weights, plain, &jobs, &expected);
     }
 }
 
-/// Plain code takes some tenths of a second for a token of a real model: a few tokens must do.
-fn check_scalar_briefly(weights: &Arc<Weights>) {
+/// The instruction sets between the machine's best and plain code.
+fn other_vectors() -> impl Iterator<Item = Isa> {
+    let best = Isa::detect();
+    instruction_sets().filter(move |&isa| isa != best && isa != Isa::Scalar)
+}
+
+/// A few prompts alone and, cut into chunks, together: for what is too slow to do more of.
+fn check_briefly(weights: &Arc<Weights>, isa: Isa) {
     let mut jobs = jobs(weights.spec().n_vocab, &[5, 3, 34]);
     jobs.iter_mut().for_each(|job| job.params.max_tokens = 6);
     let expected = alone(weights, Setup::plain(), &jobs);
-    let setup = Setup { isa: Isa::Scalar, budget: 16, ..Setup::plain() };
-    assert_same("plain code", setup, &together(weights, setup, &jobs).0, &expected);
+    let setup = Setup { isa, budget: 16, ..Setup::plain() };
+    let weights = packed_for(weights, isa);
+    assert_same("briefly together", setup, &together(&weights, setup, &jobs).0, &expected);
+    assert_same("briefly alone", setup, &alone(&weights, setup, &jobs[..2]), &expected[..2]);
 }
 
 #[test]
 fn of_every_architecture() {
-    let _turn = turn();
     for arch in SynthSpec::architectures() {
-        check_everywhere(&tiny(arch, TensorType::Q4_1), |isa| match isa {
-            Isa::Scalar => &[1, 5, 17, 31, 32, 33, 65, 100],
-            _ => &LENGTHS,
-        });
+        let weights = tiny(arch, TensorType::Q4_1);
+        check_everywhere(&weights);
+        check_briefly(&weights, Isa::Scalar);
     }
+}
+
+/// Every circumstance in plain code, too: it is a hundred times slower, so on one small model.
+#[test]
+fn of_plain_code() {
+    let weights = tiny("llama", TensorType::Q4_1);
+    let jobs = jobs(weights.spec().n_vocab, &[1, 65, 5, 31, 17, 33]);
+    let expected = alone(&weights, Setup::plain(), &jobs);
+    let plain = Setup { isa: Isa::Scalar, ..Setup::plain() };
+    let weights = packed_for(&weights, plain.isa);
+    assert_same("alone", plain, &alone(&weights, plain, &jobs), &expected);
+    check(&weights, plain, &jobs, &expected);
 }
 
 #[test]
 fn of_every_weight_type() {
-    let _turn = turn();
     for ty in TensorType::ALL {
         let weights = tiny("llama", ty);
-        let jobs = jobs(weights.spec().n_vocab, &LENGTHS[10..]);
+        let lengths = [5, 33, 16, 150, 17, 128, 31, 127, 32, 100, 64, 90, 65, 47];
+        let jobs = jobs(weights.spec().n_vocab, &lengths);
         let expected = alone(&weights, Setup::plain(), &jobs);
         for isa in instruction_sets() {
             let setup = Setup { isa, budget: 64, ..Setup::plain() };
-            let n = if isa == Isa::Scalar { 4 } else { jobs.len() };
+            let n = if isa == Isa::Scalar { 3 } else { jobs.len() };
             let (found, _) = together(&weights, setup, &jobs[..n]);
             assert_same(ty.name(), setup, &found, &expected[..n]);
         }
@@ -198,7 +217,6 @@ fn of_every_weight_type() {
 /// Each element type of keys and values has answers of its own, and keeps them.
 #[test]
 fn of_every_kv_type() {
-    let _turn = turn();
     let weights = tiny("gemma2", TensorType::Q8_0);
     let jobs = jobs(weights.spec().n_vocab, &LENGTHS[14..]);
     let usual = alone(&weights, Setup::plain(), &jobs);
@@ -219,14 +237,13 @@ fn of_every_kv_type() {
 #[test]
 fn of_the_default_model() {
     let Some(path) = default_model("batch invariance of the default model") else { return };
-    let _turn = turn();
     let weights = load(Checkpoint::open(&path).unwrap());
-    // All prompts on the best instruction set; the small models above have them on every one.
-    let best = Isa::detect();
-    check_everywhere(&weights, |isa| match isa {
-        Isa::Scalar => &[],
-        isa if isa == best => &LENGTHS,
-        _ => &[1, 5, 17, 33, 100, 257],
-    });
-    check_scalar_briefly(&weights);
+    // The small models above have more and longer prompts, on every instruction set.
+    let lengths = [1, 2, 257, 3, 100, 5, 17, 31, 128, 32, 33, 47, 64, 65];
+    let jobs = jobs(weights.spec().n_vocab, &lengths);
+    let expected = alone(&weights, Setup::plain(), &jobs);
+    check(&weights, Setup::plain(), &jobs, &expected);
+    for isa in other_vectors().chain([Isa::Scalar]) {
+        check_briefly(&weights, isa);
+    }
 }

@@ -14,7 +14,8 @@ fn llm() -> Llm {
 
 fn llm_with(options: LlmOptions) -> Llm {
     let model = testdata("models/smollm2-draft-16m.Q8_0.gguf");
-    let options = LlmOptions { num_kv_blocks: Some(256), threads: Some(2), ..options };
+    let threads = options.threads.or(Some(1));
+    let options = LlmOptions { num_kv_blocks: Some(256), threads, ..options };
     Llm::load(model.to_str().unwrap(), options).unwrap()
 }
 
@@ -23,7 +24,7 @@ const PROMPTS: [&str; 4] =
 
 #[test]
 fn a_batch_answers_as_each_prompt_alone() {
-    let mut llm = llm();
+    let mut llm = llm_with(LlmOptions { threads: Some(2), ..LlmOptions::default() });
     let params = GenerateParams::greedy(20);
     let batch = llm.generate_batch(&PROMPTS, &params).unwrap();
     for (i, prompt) in PROMPTS.iter().enumerate() {

@@ -10,7 +10,7 @@ use super::ceiling::{Ceilings, Costs, resident_bytes};
 use super::figures::{median, percentile};
 use super::group::{self, GroupTiming, Shape};
 use super::plot::{self, Curves, Series};
-use crate::cli::{BenchModelArgs, Console, ShapeArgs};
+use crate::cli::{Console, CurveArgs};
 
 /// One batch size.
 #[derive(Clone, Debug, Serialize)]
@@ -93,21 +93,16 @@ struct Rounds {
 }
 
 /// Measures every batch size in turn, `rounds` times.
-pub(super) fn measure(
-    batches: &[u32],
-    shape_args: &ShapeArgs,
-    model: &BenchModelArgs,
-    console: &Console,
-) -> Result<Curve> {
+pub(super) fn measure(batches: &[u32], args: &CurveArgs, console: &Console) -> Result<Curve> {
     let max_batch = batches.iter().copied().max().unwrap_or(1);
-    let shape = Shape::new(shape_args, max_batch);
-    let mut llm = model.load(console, shape.options(max_batch)?)?;
+    let shape = Shape::new(&args.shape, max_batch);
+    let mut llm = args.model.load(console, shape.options(max_batch)?)?;
     shape.check(&llm, max_batch)?;
     let costs = Costs::of(&llm);
     let step_work = |batch: u32| costs.decode(f64::from(batch), shape.mean_len());
     let sets = batches.iter().map(|&batch| step_work(batch).n_bytes);
     let mut ceilings = Ceilings::new(llm.facts().isa, llm.facts().n_threads, sets)?;
-    let rounds = run_rounds(&mut llm, batches, shape, shape_args.rounds, &mut ceilings, console)?;
+    let rounds = run_rounds(&mut llm, batches, shape, args.shape.rounds, &mut ceilings, console)?;
     let points = batches.iter().zip(&rounds).enumerate();
     let points = points.map(|(set, (&batch, rounds))| {
         point(batch, shape, rounds, &costs, Bounds { ceilings: &ceilings, set })

@@ -29,13 +29,13 @@ impl<'a> Row<'a> {
 }
 
 pub(crate) fn run(args: &ScalingArgs, console: &Console) -> Result<Outcome> {
-    let curve = curve::measure(&args.batch, &args.shape, &args.model, console)?;
+    let curve = curve::measure(&args.batch, &args.curve, console)?;
     let rows = rows(&curve.points);
-    match args.report.json {
+    match args.curve.report.json {
         true => print_json(&rows)?,
         false => print(&text(&curve, &rows))?,
     }
-    if let Some(path) = &args.report.plot {
+    if let Some(path) = &args.curve.report.plot {
         curve.save_plot(path, "Decoding by batch size")?;
     }
     Ok(Outcome::Done)

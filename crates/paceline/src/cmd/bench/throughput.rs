@@ -23,13 +23,13 @@ struct Row<'a> {
 }
 
 pub(crate) fn run(args: &ThroughputArgs, console: &Console) -> Result<Outcome> {
-    let curve = curve::measure(&args.batch, &args.shape, &args.model, console)?;
-    if args.report.json {
+    let curve = curve::measure(&args.batch, &args.curve, console)?;
+    if args.curve.report.json {
         let row = |point| Row {
             model: &curve.model,
             isa: curve.isa,
             threads: curve.n_threads,
-            rounds: args.shape.rounds,
+            rounds: args.curve.shape.rounds,
             point,
             peak: &curve.peak,
             peak_ops_per_s: curve.peak_ops_per_s,
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ThroughputArgs, console: &Console) -> Result<Outcome> {
     } else {
         print(&text(&curve))?;
     }
-    if let Some(path) = &args.report.plot {
+    if let Some(path) = &args.curve.report.plot {
         curve.save_plot(path, "Decoding by batch size")?;
     }
     Ok(Outcome::Done)
