@@ -36,14 +36,15 @@ impl Scheduler {
     fn schedule_all(&mut self, now_ns: u64) {
         self.make_way();
         let n_preemptions = self.stats.n_preemptions;
-        let left = self.schedule_running();
-        if self.batch.is_empty() && !self.running.is_empty() {
-            // All that held the batch class back was preempted itself.
-            self.schedule_running();
-        } else if self.stats.n_preemptions == n_preemptions {
+        let left = self.schedule_running(self.batch_budget());
+        if self.stats.n_preemptions == n_preemptions {
             // A step that had to evict has nothing to give away.
             self.form_group(now_ns);
             self.schedule_waiting(left);
+        }
+        if self.batch.is_empty() && !self.running.is_empty() {
+            // Whoever held the batch class back was preempted itself, or cannot start.
+            self.schedule_running(self.budget);
         }
     }
 
@@ -83,10 +84,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns the rows left.
-    fn schedule_running(&mut self) -> Rows {
-        let mut left =
-            Rows { all: self.budget, prefill: self.prefill_budget(), batch: self.batch_budget() };
+    /// The batch class may have `batch` rows. Returns the rows left.
+    fn schedule_running(&mut self, batch: usize) -> Rows {
+        let mut left = Rows { all: self.budget, prefill: self.prefill_budget(), batch };
         let mut next = 0;
         while left.all > 0 && next < self.running.len() {
             let slot = self.running[next];
@@ -120,14 +120,16 @@ impl Scheduler {
         }
     }
 
-    /// Rows of this step that the batch class may have. What it does not get stays where it is,
-    /// with its memory, for a later step.
+    /// Rows of this step that the batch class may have, while others run or are about to. What it
+    /// does not get stays where it is, with its memory, for a later step.
     fn batch_budget(&self) -> usize {
-        match self.config.max_batch_rows {
-            Some(max_rows) if !self.running.iter().all(|&slot| self.is_batch(slot)) => {
-                self.budget.min(max_rows as usize)
-            }
-            _ => self.budget,
+        let Some(max_rows) = self.config.max_batch_rows else {
+            return self.budget;
+        };
+        let mut present = self.running.iter().copied().chain(self.next_in_line());
+        match present.all(|slot| self.is_batch(slot)) {
+            true => self.budget,
+            false => self.budget.min(max_rows as usize),
         }
     }
 

@@ -9,8 +9,8 @@
 //! Both ends are the seam that one machine uses too: who has a batch sees an [`Executor`], who has
 //! an engine sees a [`Source`]. Every line is delivered at least once, its result is kept before
 //! the line is acknowledged, and the [`Source`] of the batch writes one result for each line: so
-//! each has exactly one, whoever dies. What is on the queue is OpenAI's line (with the model it is for,
-//! if its sender knows one) and OpenAI's result. All workers of a queue have the same model.
+//! each has exactly one, whoever dies. What is on the queue is OpenAI's line (with the model it is
+//! for, if its sender knows one) and OpenAI's result. All workers of a queue have the same model.
 //!
 //! [`Executor`]: crate::Executor
 //! [`Source`]: crate::Source
