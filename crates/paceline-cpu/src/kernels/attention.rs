@@ -5,6 +5,18 @@
 //! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its
 //! weight.
 //!
+//! Queries, keys, values and weights meet as bf16 values, in the order of a matrix tile (see
+//! [`crate::kernels::matmul`]). For every 32 dimensions of a head, and for every block of tokens:
+//! ```text
+//! score = score + (even + odd)
+//! even  = fma(k[2i], q[2i], even),  odd = fma(k[2i+1], q[2i+1], odd)      i = 0..16
+//! sum   = fma(sum, decay, first + second)
+//! first = fma(v[i], w[i], first),  second = fma(v[i+16], w[i+16], second) i = 0..16
+//! ```
+//! Tokens that a query does not see weigh nothing and their values count as zeros, whatever their
+//! slots hold. Nothing that is added up is ever a negative zero, so a pair of zeros may as well be
+//! left out.
+//!
 //! Each query walks the blocks from the first it may see to its own, with a running maximum:
 //! block borders lie at fixed absolute positions, so a query's chain of operations depends on its
 //! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
@@ -13,13 +25,16 @@
 use std::ops::Range;
 
 use crate::aligned::LINE;
-use crate::kernels::kv::{Element, KV_BLOCK, Page};
+use crate::kernels::kv::{Element, KV_BLOCK, Page, VALUE_PAIRS};
 use crate::kernels::rows::softcap_lanes;
-use crate::lanes::{Lanes, WIDTH, sum_lanes};
+use crate::lanes::{Lanes, WIDTH, sum_lanes, to_array};
 use crate::math::exp;
 
 /// Queries that walk the blocks together.
 pub(crate) const QUERIES: usize = 32;
+
+/// Pairs of dimensions that meet before their sum is added to a score.
+pub(super) const TILE_PAIRS: usize = 16;
 
 /// What all tasks of one layer share.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +79,8 @@ pub(crate) struct AttentionTask {
 /// One thread's working memory.
 #[derive(Debug)]
 pub(crate) struct AttentionScratch {
+    /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
+    queries: Vec<f32>,
     /// Weighted sums of values so far, `[QUERIES][head_dim]`.
     sums: Vec<f32>,
     /// Sums of weights so far, by lane.
@@ -78,6 +95,7 @@ pub(crate) struct AttentionScratch {
 impl AttentionScratch {
     pub(crate) fn new(head_dim: usize) -> Self {
         Self {
+            queries: vec![0.0; QUERIES * head_dim],
             sums: vec![0.0; QUERIES * head_dim],
             weights: vec![[0.0; WIDTH]; QUERIES],
             maxima: vec![0.0; QUERIES],
@@ -92,6 +110,26 @@ impl AttentionScratch {
         self.weights[..n_queries].fill([0.0; WIDTH]);
         self.maxima[..n_queries].fill(f32::NEG_INFINITY);
     }
+
+    /// Makes ready for a task: nothing seen yet.
+    ///
+    /// # Safety
+    /// As [`attend`].
+    #[inline(always)]
+    unsafe fn begin<V: Lanes>(&mut self, args: &AttentionArgs, task: &AttentionTask) {
+        let n_queries = task.n_rows * task.n_heads;
+        self.reset(n_queries);
+        for query in 0..n_queries {
+            // SAFETY: the query's head lies within its row; the scratch has room for it.
+            unsafe {
+                let from = args.queries.add(offset(args, task, query));
+                let to = self.queries.as_mut_ptr().add(query * args.head_dim);
+                for d in (0..args.head_dim).step_by(WIDTH) {
+                    V::load(from.add(d)).round_bf16().store(to.add(d));
+                }
+            }
+        }
+    }
 }
 
 /// The tokens of a block that a query sees: `from..to`.
@@ -101,7 +139,53 @@ struct Span {
     to: usize,
 }
 
+impl Span {
+    #[inline(always)]
+    fn has(self, token: usize) -> bool {
+        self.from <= token && token < self.to
+    }
+
+    /// A bit for each token, of the two vectors of sixteen.
+    #[inline(always)]
+    fn lanes(self) -> [u16; 2] {
+        let below = |n: usize| ((1u64 << n) - 1) as u32;
+        let seen = below(self.to) & !below(self.from);
+        [seen as u16, (seen >> WIDTH) as u16]
+    }
+}
+
 impl AttentionArgs {
+    /// What dot products with a block's keys are multiplied with.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; `keys` is a page.
+    #[inline(always)]
+    unsafe fn factors<V: Lanes, E: Element>(&self, keys: Page<E>) -> [V; 2] {
+        // SAFETY: a block's scales are two vectors.
+        unsafe {
+            let mut factors = [V::splat(self.scale); 2];
+            if E::SCALED {
+                for (half, factor) in factors.iter_mut().enumerate() {
+                    *factor = factor.mul(V::load(keys.scales.add(half * WIDTH)));
+                }
+            }
+            factors
+        }
+    }
+
+    /// Scores from dot products.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn finish_score<V: Lanes>(&self, sums: V, factors: V) -> V {
+        // SAFETY: register operations only.
+        unsafe {
+            let scores = sums.mul(factors);
+            if self.softcap > 0.0 { softcap_lanes(scores, self.softcap) } else { scores }
+        }
+    }
+
     fn span(&self, position: u32, block: usize) -> Span {
         let start = (block * KV_BLOCK) as u64;
         let end = u64::from(position) + 1;
@@ -196,9 +280,9 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element>(
     tables: *const u32,
     scratch: &mut AttentionScratch,
 ) {
-    scratch.reset(task.n_rows * task.n_heads);
     // SAFETY: forwarded contract; rows and blocks stay within the task's.
     unsafe {
+        scratch.begin::<V>(args, task);
         let blocks = args.blocks(task);
         for block in blocks.clone() {
             let mut fetch = match next {
@@ -253,10 +337,10 @@ unsafe fn walk_block<V: Lanes, E: Element>(
             // SAFETY: forwarded contract, for queries of the task.
             unsafe {
                 match run {
-                    4 => see::<V, E, 4>(args, task, (query, span), kv, scratch, fetch),
-                    3 => see::<V, E, 3>(args, task, (query, span), kv, scratch, fetch),
-                    2 => see::<V, E, 2>(args, task, (query, span), kv, scratch, fetch),
-                    _ => see::<V, E, 1>(args, task, (query, span), kv, scratch, fetch),
+                    4 => see::<V, E, 4>(args, (query, span), kv, scratch, fetch),
+                    3 => see::<V, E, 3>(args, (query, span), kv, scratch, fetch),
+                    2 => see::<V, E, 2>(args, (query, span), kv, scratch, fetch),
+                    _ => see::<V, E, 1>(args, (query, span), kv, scratch, fetch),
                 }
             }
         }
@@ -271,7 +355,6 @@ unsafe fn walk_block<V: Lanes, E: Element>(
 #[inline(always)]
 unsafe fn see<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
-    task: &AttentionTask,
     (query, span): (usize, Span),
     [keys, values]: [Page<E>; 2],
     scratch: &mut AttentionScratch,
@@ -279,15 +362,12 @@ unsafe fn see<V: Lanes, E: Element, const Q: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let mut queries = [args.queries; Q];
-        for (i, pointer) in queries.iter_mut().enumerate() {
-            *pointer = args.queries.add(offset(args, task, query + i));
-        }
+        let queries = scratch.queries.as_ptr().add(query * args.head_dim);
         score::<V, E, Q>(args, queries, keys, &mut scratch.scores[query..query + Q], fetch);
         for q in query..query + Q {
             weigh::<V, E>(span, q, values, scratch);
         }
-        gather::<V, E, Q>(args.head_dim, (query, span), values.codes, scratch, fetch);
+        gather::<V, E, Q>(args.head_dim, (query, span), values, scratch, fetch);
     }
 }
 
@@ -299,46 +379,50 @@ fn offset(args: &AttentionArgs, task: &AttentionTask, query: usize) -> usize {
     (row * args.n_heads + head) * args.head_dim
 }
 
-/// Dot products of `Q` queries with a block's 32 keys.
+/// Dot products of `Q` queries, `head_dim` apart, with a block's 32 keys.
 ///
 /// # Safety
 /// As [`Lanes`]; each query has `head_dim` elements, `keys` a block of them.
 #[inline(always)]
 unsafe fn score<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
-    queries: [*const f32; Q],
+    queries: *const f32,
     keys: Page<E>,
     scores: &mut [[f32; KV_BLOCK]],
     fetch: &mut Fetch,
 ) {
-    // SAFETY: `d` stays below the head size.
+    let n_pairs = args.head_dim / 2;
+    // SAFETY: pairs stay within the head, scores within the queries'.
     unsafe {
-        let mut sums = [[V::splat(0.0); 2]; Q];
-        for d in 0..args.head_dim {
-            if d % 2 == 0 {
+        let zero = V::splat(0.0);
+        let mut sums = [[zero; 2]; Q];
+        for first in (0..n_pairs).step_by(TILE_PAIRS) {
+            let mut chains = [[[zero; 2]; 2]; Q];
+            for pair in first..n_pairs.min(first + TILE_PAIRS) {
                 fetch.step::<V>();
-            }
-            let low = E::load::<V>(keys.codes.add(d * KV_BLOCK));
-            let high = E::load::<V>(keys.codes.add(d * KV_BLOCK + WIDTH));
-            for q in 0..Q {
-                let x = V::splat(*queries[q].add(d));
-                sums[q][0] = low.mul_add(x, sums[q][0]);
-                sums[q][1] = high.mul_add(x, sums[q][1]);
-            }
-        }
-        let mut factors = [V::splat(args.scale); 2];
-        if E::SCALED {
-            for (half, factor) in factors.iter_mut().enumerate() {
-                *factor = factor.mul(V::load(keys.scales.add(half * WIDTH)));
-            }
-        }
-        for q in 0..Q {
-            for (half, sum) in sums[q].into_iter().enumerate() {
-                let mut s = sum.mul(factors[half]);
-                if args.softcap > 0.0 {
-                    s = softcap_lanes(s, args.softcap);
+                let low = keys.key_pair::<V>(pair, 0);
+                let high = keys.key_pair::<V>(pair, WIDTH);
+                for q in 0..Q {
+                    let x = queries.add(q * args.head_dim + 2 * pair);
+                    let (even, odd) = (V::splat(*x), V::splat(*x.add(1)));
+                    chains[q][0][0] = low.0.mul_add(even, chains[q][0][0]);
+                    chains[q][0][1] = low.1.mul_add(odd, chains[q][0][1]);
+                    chains[q][1][0] = high.0.mul_add(even, chains[q][1][0]);
+                    chains[q][1][1] = high.1.mul_add(odd, chains[q][1][1]);
                 }
-                s.store(scores[q].as_mut_ptr().add(half * WIDTH));
+            }
+            for q in 0..Q {
+                for half in 0..2 {
+                    let [even, odd] = chains[q][half];
+                    sums[q][half] = sums[q][half].add(even.add(odd));
+                }
+            }
+        }
+        let factors = args.factors::<V, E>(keys);
+        for q in 0..Q {
+            let to = scores[q].as_mut_ptr();
+            for half in 0..2 {
+                args.finish_score(sums[q][half], factors[half]).store(to.add(half * WIDTH));
             }
         }
     }
@@ -355,33 +439,57 @@ unsafe fn weigh<V: Lanes, E: Element>(
     values: Page<E>,
     scratch: &mut AttentionScratch,
 ) {
-    let scores = &mut scratch.scores[query];
-    scores[..span.from].fill(f32::NEG_INFINITY);
-    scores[span.to..].fill(f32::NEG_INFINITY);
+    let scores = scratch.scores[query].as_mut_ptr();
+    let seen = span.lanes();
     // SAFETY: a block's scores are two vectors.
     unsafe {
-        let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
+        let low = V::load(scores).keep(seen[0], f32::NEG_INFINITY);
+        let high = V::load(scores.add(WIDTH)).keep(seen[1], f32::NEG_INFINITY);
         let before = scratch.maxima[query];
         let now = low.max(high).max_lane().max(before);
         scratch.maxima[query] = now;
         let decay = exp(V::splat(before - now));
-        let mut decays = [0.0; WIDTH];
-        decay.store(decays.as_mut_ptr());
-        scratch.decays[query] = decays[0];
-        exp(low.sub(V::splat(now))).store(scores.as_mut_ptr());
-        exp(high.sub(V::splat(now))).store(scores.as_mut_ptr().add(WIDTH));
-        // `exp` never gives zero; what is not seen must weigh nothing.
-        scores[..span.from].fill(0.0);
-        scores[span.to..].fill(0.0);
-        let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
-        let weights = &mut scratch.weights[query];
-        V::load(weights.as_ptr()).mul_add(decay, low.add(high)).store(weights.as_mut_ptr());
+        scratch.decays[query] = to_array(decay)[0];
+        let sums = scratch.weights[query].as_mut_ptr();
+        let weights = weights_of::<V, E>([low, high], seen, now, values, (sums, decay));
+        weights[0].store(scores);
+        weights[1].store(scores.add(WIDTH));
+    }
+}
+
+/// The weights of a block's tokens for one query, as bf16 values; adds them to its sums by lane.
+///
+/// Without scales, what is added up is what the values are multiplied with, rounded alike.
+///
+/// # Safety
+/// As [`Lanes`]; `values` is a page, and there are sixteen sums.
+#[inline(always)]
+pub(super) unsafe fn weights_of<V: Lanes, E: Element>(
+    scores: [V; 2],
+    seen: [u16; 2],
+    now: f32,
+    values: Page<E>,
+    (sums, decay): (*mut f32, V),
+) -> [V; 2] {
+    let mut weights = scores;
+    // SAFETY: a block's scales are two vectors.
+    unsafe {
+        for half in 0..2 {
+            // `exp` never gives zero; what is not seen must weigh nothing.
+            let weight = exp(scores[half].sub(V::splat(now))).keep(seen[half], 0.0);
+            weights[half] = if E::SCALED { weight } else { weight.round_bf16() };
+        }
+        let sum = weights[0].add(weights[1]);
+        V::load(sums).mul_add(decay, sum).store(sums);
         if E::SCALED {
-            low.mul(V::load(values.scales)).store(scores.as_mut_ptr());
-            let scales = V::load(values.scales.add(WIDTH));
-            high.mul(scales).store(scores.as_mut_ptr().add(WIDTH));
+            for half in 0..2 {
+                // The scale of what is not seen may be anything.
+                let weight = weights[half].mul(V::load(values.scales.add(half * WIDTH)));
+                weights[half] = weight.keep(seen[half], 0.0).round_bf16();
+            }
         }
     }
+    weights
 }
 
 /// Adds the weighted values of tokens `span` to the sums of `Q` queries.
@@ -392,20 +500,24 @@ unsafe fn weigh<V: Lanes, E: Element>(
 unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
     head_dim: usize,
     (query, span): (usize, Span),
-    values: *const E::Code,
+    values: Page<E>,
     scratch: &mut AttentionScratch,
     fetch: &mut Fetch,
 ) {
     let mut d = 0;
     // SAFETY: `d` plus the vectors taken stays within the head size.
     unsafe {
-        while d + 4 * WIDTH <= head_dim {
+        // Two chains for each query and vector: as many as there are registers for.
+        while Q <= 2 && d + 4 * WIDTH <= head_dim {
             gather_columns::<V, E, Q, 4>(head_dim, (query, span), values, d, scratch, fetch);
             d += 4 * WIDTH;
         }
-        while d < head_dim {
+        while d + 2 * WIDTH <= head_dim {
+            gather_columns::<V, E, Q, 2>(head_dim, (query, span), values, d, scratch, fetch);
+            d += 2 * WIDTH;
+        }
+        if d < head_dim {
             gather_columns::<V, E, Q, 1>(head_dim, (query, span), values, d, scratch, fetch);
-            d += WIDTH;
         }
     }
 }
@@ -418,38 +530,42 @@ unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
 unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
     head_dim: usize,
     (query, span): (usize, Span),
-    values: *const E::Code,
+    values: Page<E>,
     d: usize,
     scratch: &mut AttentionScratch,
     fetch: &mut Fetch,
 ) {
     // SAFETY: tokens stay within the block, columns within the head.
     unsafe {
-        let sums = scratch.sums.as_mut_ptr().add(query * head_dim + d);
-        let mut acc = [[V::splat(0.0); N]; Q];
-        for (q, acc) in acc.iter_mut().enumerate() {
-            let decay = V::splat(scratch.decays[query + q]);
-            for (n, acc) in acc.iter_mut().enumerate() {
-                *acc = V::load(sums.add(q * head_dim + n * WIDTH)).mul(decay);
+        let zero = V::splat(0.0);
+        let mut chains = [[[zero; 2]; N]; Q];
+        for pair in 0..VALUE_PAIRS {
+            let seen = [span.has(pair), span.has(pair + VALUE_PAIRS)];
+            if !seen[0] && !seen[1] {
+                continue;
             }
-        }
-        for token in span.from..span.to {
             fetch.step::<V>();
-            let row = values.add(token * head_dim + d);
-            let mut v = [V::splat(0.0); N];
+            fetch.step::<V>();
+            let mut v = [[zero; 2]; N];
             for (n, v) in v.iter_mut().enumerate() {
-                *v = E::load::<V>(row.add(n * WIDTH));
+                let (first, second) = values.value_pair(pair, d + n * WIDTH, head_dim);
+                *v = [if seen[0] { first } else { zero }, if seen[1] { second } else { zero }];
             }
-            for (acc, scores) in acc.iter_mut().zip(&scratch.scores[query..query + Q]) {
-                let weight = V::splat(scores[token]);
+            for (chains, weights) in chains.iter_mut().zip(&scratch.scores[query..query + Q]) {
+                let first = V::splat(weights[pair]);
+                let second = V::splat(weights[pair + VALUE_PAIRS]);
                 for n in 0..N {
-                    acc[n] = v[n].mul_add(weight, acc[n]);
+                    chains[n][0] = v[n][0].mul_add(first, chains[n][0]);
+                    chains[n][1] = v[n][1].mul_add(second, chains[n][1]);
                 }
             }
         }
-        for (q, acc) in acc.into_iter().enumerate() {
-            for (n, v) in acc.into_iter().enumerate() {
-                v.store(sums.add(q * head_dim + n * WIDTH));
+        for (q, chains) in chains.into_iter().enumerate() {
+            let sums = scratch.sums.as_mut_ptr().add((query + q) * head_dim + d);
+            let decay = V::splat(scratch.decays[query + q]);
+            for (n, [first, second]) in chains.into_iter().enumerate() {
+                let at = sums.add(n * WIDTH);
+                V::load(at).mul_add(decay, first.add(second)).store(at);
             }
         }
     }
