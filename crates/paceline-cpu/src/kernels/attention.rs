@@ -24,17 +24,82 @@
 
 use std::ops::Range;
 
-use crate::aligned::LINE;
+use crate::aligned::{Aligned, LINE};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::attention_amx::TileScratch;
 use crate::kernels::kv::{Element, KV_BLOCK, Page, VALUE_PAIRS};
 use crate::kernels::rows::softcap_lanes;
 use crate::lanes::{Lanes, WIDTH, sum_lanes, to_array};
 use crate::math::exp;
 
-/// Queries that walk the blocks together.
-pub(crate) const QUERIES: usize = 32;
+/// Queries that walk the blocks together, at most.
+pub(crate) const QUERIES: usize = 64;
 
 /// Pairs of dimensions that meet before their sum is added to a score.
 pub(super) const TILE_PAIRS: usize = 16;
+
+/// Matrix tiles, where there are any: a second way to let a task's queries see a block.
+pub(crate) trait Tiles {
+    /// Queries of a task at most.
+    const QUERIES: usize;
+
+    /// Makes ready for a task whose scratch is; false: leave it to the lanes.
+    ///
+    /// # Safety
+    /// As [`attend`].
+    unsafe fn begin(
+        args: &AttentionArgs,
+        task: &AttentionTask,
+        scratch: &mut AttentionScratch,
+    ) -> bool;
+
+    /// Lets all queries of the task see a block; false: leave it to the lanes.
+    ///
+    /// # Safety
+    /// As [`attend`], after [`begin`](Self::begin) has said yes; the pages are the block's.
+    unsafe fn see<E: Element>(
+        args: &AttentionArgs,
+        task: &AttentionTask,
+        block: usize,
+        kv: [Page<E>; 2],
+        scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
+    ) -> bool;
+
+    /// Ends what [`begin`](Self::begin) has begun.
+    ///
+    /// # Safety
+    /// `begin` has said yes.
+    unsafe fn end();
+}
+
+/// No tiles: lanes do everything.
+#[derive(Debug)]
+pub(crate) struct NoTiles;
+
+impl Tiles for NoTiles {
+    const QUERIES: usize = 32;
+
+    #[inline(always)]
+    unsafe fn begin(_: &AttentionArgs, _: &AttentionTask, _: &mut AttentionScratch) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    unsafe fn see<E: Element>(
+        _: &AttentionArgs,
+        _: &AttentionTask,
+        _: usize,
+        _: [Page<E>; 2],
+        _: &mut AttentionScratch,
+        _: &mut Fetch,
+    ) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    unsafe fn end() {}
+}
 
 /// What all tasks of one layer share.
 #[derive(Clone, Copy, Debug)]
@@ -80,27 +145,31 @@ pub(crate) struct AttentionTask {
 #[derive(Debug)]
 pub(crate) struct AttentionScratch {
     /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
-    queries: Vec<f32>,
+    pub(super) queries: Vec<f32>,
     /// Weighted sums of values so far, `[QUERIES][head_dim]`.
-    sums: Vec<f32>,
+    pub(super) sums: Aligned<f32>,
     /// Sums of weights so far, by lane.
-    weights: Vec<[f32; WIDTH]>,
-    maxima: Vec<f32>,
+    pub(super) weights: Vec<[f32; WIDTH]>,
+    pub(super) maxima: Vec<f32>,
     /// What the sums so far are multiplied with for the block at hand.
-    decays: Vec<f32>,
+    pub(super) decays: Vec<f32>,
     /// Scores, then weights (times the values' scales), of the block at hand.
     scores: Vec<[f32; KV_BLOCK]>,
+    #[cfg(target_arch = "x86_64")]
+    pub(super) tiles: TileScratch,
 }
 
 impl AttentionScratch {
     pub(crate) fn new(head_dim: usize) -> Self {
         Self {
             queries: vec![0.0; QUERIES * head_dim],
-            sums: vec![0.0; QUERIES * head_dim],
+            sums: Aligned::zeros(QUERIES * head_dim),
             weights: vec![[0.0; WIDTH]; QUERIES],
             maxima: vec![0.0; QUERIES],
             decays: vec![0.0; QUERIES],
             scores: vec![[0.0; KV_BLOCK]; QUERIES],
+            #[cfg(target_arch = "x86_64")]
+            tiles: TileScratch::new(head_dim),
         }
     }
 
@@ -134,20 +203,20 @@ impl AttentionScratch {
 
 /// The tokens of a block that a query sees: `from..to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    from: usize,
-    to: usize,
+pub(super) struct Span {
+    pub(super) from: usize,
+    pub(super) to: usize,
 }
 
 impl Span {
     #[inline(always)]
-    fn has(self, token: usize) -> bool {
+    pub(super) fn has(self, token: usize) -> bool {
         self.from <= token && token < self.to
     }
 
     /// A bit for each token, of the two vectors of sixteen.
     #[inline(always)]
-    fn lanes(self) -> [u16; 2] {
+    pub(super) fn lanes(self) -> [u16; 2] {
         let below = |n: usize| ((1u64 << n) - 1) as u32;
         let seen = below(self.to) & !below(self.from);
         [seen as u16, (seen >> WIDTH) as u16]
@@ -160,7 +229,7 @@ impl AttentionArgs {
     /// # Safety
     /// As [`Lanes`]; `keys` is a page.
     #[inline(always)]
-    unsafe fn factors<V: Lanes, E: Element>(&self, keys: Page<E>) -> [V; 2] {
+    pub(super) unsafe fn factors<V: Lanes, E: Element>(&self, keys: Page<E>) -> [V; 2] {
         // SAFETY: a block's scales are two vectors.
         unsafe {
             let mut factors = [V::splat(self.scale); 2];
@@ -178,7 +247,7 @@ impl AttentionArgs {
     /// # Safety
     /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn finish_score<V: Lanes>(&self, sums: V, factors: V) -> V {
+    pub(super) unsafe fn finish_score<V: Lanes>(&self, sums: V, factors: V) -> V {
         // SAFETY: register operations only.
         unsafe {
             let scores = sums.mul(factors);
@@ -192,6 +261,17 @@ impl AttentionArgs {
         let first = end.saturating_sub(u64::from(self.window));
         let within = |x: u64| x.saturating_sub(start).min(KV_BLOCK as u64) as usize;
         Span { from: within(first), to: within(end) }
+    }
+
+    /// The tokens of a block that a task's query sees.
+    ///
+    /// # Safety
+    /// The positions cover the task's rows.
+    #[inline(always)]
+    pub(super) unsafe fn span_of(&self, task: &AttentionTask, query: usize, block: usize) -> Span {
+        // SAFETY: the query's row lies within the task.
+        let position = unsafe { *self.positions.add(task.first_row + query / task.n_heads) };
+        self.span(position, block)
     }
 
     /// The blocks that a task's rows see.
@@ -214,8 +294,8 @@ impl AttentionArgs {
 ///
 /// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
 /// pages of all heads are asked for side by side, as that many streams.
-#[derive(Clone, Copy)]
-struct Fetch {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
     keys: *const u8,
     values: *const u8,
     page_bytes: usize,
@@ -249,7 +329,7 @@ impl Fetch {
     /// # Safety
     /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn step<V: Lanes>(&mut self) {
+    pub(super) unsafe fn step<V: Lanes>(&mut self) {
         if self.at < self.page_bytes {
             let at = self.page * self.page_bytes + self.at;
             // SAFETY: a prefetch of any address does no harm.
@@ -273,7 +353,7 @@ impl Fetch {
 /// reach through the block table `tables[task.blocks..]`; so they do for `next`; `scratch` was
 /// made for this head size, which is a multiple of 16.
 #[inline(always)]
-pub(crate) unsafe fn attend<V: Lanes, E: Element>(
+pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
     args: &AttentionArgs,
     task: &AttentionTask,
     next: Option<&AttentionTask>,
@@ -283,6 +363,7 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element>(
     // SAFETY: forwarded contract; rows and blocks stay within the task's.
     unsafe {
         scratch.begin::<V>(args, task);
+        let tiled = T::begin(args, task, scratch);
         let blocks = args.blocks(task);
         for block in blocks.clone() {
             let mut fetch = match next {
@@ -300,10 +381,16 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element>(
                 let page = id * args.n_kv_heads + task.first_kv_head + head;
                 let kv =
                     [args.keys, args.values].map(|pool| Page::<E>::at(pool, page, args.head_dim));
+                if tiled && T::see::<E>(args, task, block, kv, scratch, &mut fetch) {
+                    continue;
+                }
                 let all = task.n_rows * task.n_heads;
                 let queries = head * all / task.n_kv_heads..(head + 1) * all / task.n_kv_heads;
                 walk_block::<V, E>(args, task, (block, queries), kv, scratch, &mut fetch);
             }
+        }
+        if tiled {
+            T::end();
         }
         for query in 0..task.n_rows * task.n_heads {
             finish::<V>(args, task, query, scratch);
@@ -324,11 +411,8 @@ unsafe fn walk_block<V: Lanes, E: Element>(
     scratch: &mut AttentionScratch,
     fetch: &mut Fetch,
 ) {
-    let span_of = |query: usize| {
-        // SAFETY: the query's row lies within the task.
-        let position = unsafe { *args.positions.add(task.first_row + query / task.n_heads) };
-        args.span(position, block)
-    };
+    // SAFETY: the queries are the task's.
+    let span_of = |query: usize| unsafe { args.span_of(task, query, block) };
     let mut query = queries.start;
     while query < queries.end {
         let span = span_of(query);

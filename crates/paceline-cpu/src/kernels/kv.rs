@@ -84,6 +84,8 @@ pub(crate) trait Element {
     type Code: Copy + Default;
     /// Each token has a scale.
     const SCALED: bool;
+    /// Pages are matrix tiles as they lie.
+    const IS_TILES: bool = false;
 
     /// Where an element of the `parity`th line of a pair lies.
     #[inline(always)]
@@ -164,6 +166,7 @@ impl Element for F16 {
 impl Element for Bf16 {
     type Code = u16;
     const SCALED: bool = false;
+    const IS_TILES: bool = true;
 
     #[inline(always)]
     fn at(lines: Pair, parity: usize, column: usize) -> usize {

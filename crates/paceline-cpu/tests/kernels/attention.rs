@@ -16,6 +16,7 @@ struct Heads {
 }
 
 /// Some sequences' fresh queries, keys and values.
+#[derive(Clone)]
 struct Tokens {
     heads: Heads,
     /// Length of each sequence.
@@ -213,17 +214,8 @@ fn poison(cpu: &mut Cpu, kv: &mut KvLayer, heads: Heads) {
 #[test]
 fn attention_of_every_shape() {
     let mut rng = Rng::new(6);
-    let shapes = [
-        (1, 1, 16),
-        (3, 1, 64),
-        (4, 4, 32),
-        (6, 2, 80),
-        (33, 1, 16),
-        (70, 1, 16),
-        (5, 1, 48),
-        (2, 1, 96),
-        (2, 2, 128),
-    ];
+    let shapes =
+        [(1, 1, 16), (3, 1, 64), (4, 4, 32), (6, 2, 80), (33, 1, 16), (5, 1, 48), (2, 1, 96)];
     for (n, n_kv, dim) in shapes {
         let mut tokens = Tokens::random(&mut rng, Heads { n, n_kv, dim }, &[1, 33, 70, 32, 5]);
         for dtype in KvDtype::ALL {
@@ -234,6 +226,66 @@ fn attention_of_every_shape() {
                 check_attention(&tokens);
             }
         }
+    }
+}
+
+/// More heads than a task has queries, and heads of four tiles.
+#[test]
+fn attention_of_large_shapes() {
+    let mut rng = Rng::new(9);
+    for (n, n_kv, dim) in [(70, 1, 16), (4, 2, 128)] {
+        let mut tokens = Tokens::random(&mut rng, Heads { n, n_kv, dim }, &[40]);
+        for dtype in KvDtype::ALL {
+            tokens.dtype = dtype;
+            check_attention(&tokens);
+        }
+    }
+}
+
+/// Zeros of both signs and numbers that tiles would flush: the same bits in lanes and tiles.
+#[test]
+fn attention_of_almost_nothing() {
+    let mut rng = Rng::new(10);
+    let mut tokens = Tokens::random(&mut rng, Heads { n: 3, n_kv: 1, dim: 48 }, &[40]);
+    let odd = [0.0, -0.0, 1e-40, -1e-40, 1e-30, -1e-30, 1e-14, -1.0];
+    for x in [&mut tokens.queries, &mut tokens.keys, &mut tokens.values] {
+        for x in x.iter_mut() {
+            if rng.below(4) > 0 {
+                *x = odd[rng.below(odd.len())];
+            }
+        }
+    }
+    for dtype in KvDtype::ALL {
+        tokens.dtype = dtype;
+        check_attention(&tokens);
+    }
+    tokens.dtype = KvDtype::Bf16;
+    for x in [&mut tokens.queries, &mut tokens.values] {
+        x.fill(-0.0);
+    }
+    check_attention(&tokens);
+}
+
+/// A value that is no number spoils the rows that see it, and no other.
+#[test]
+fn broken_values_stay_where_they_are() {
+    let mut rng = Rng::new(11);
+    let (heads, broken) = (Heads { n: 3, n_kv: 1, dim: 32 }, 45);
+    let mut tokens = Tokens::random(&mut rng, heads, &[70]);
+    for dtype in KvDtype::ALL {
+        tokens.dtype = dtype;
+        let sound = tokens.clone();
+        for bad in [f32::INFINITY, f32::NAN] {
+            tokens.values[broken * heads.dim + 5] = bad;
+            for mut cpu in machines() {
+                let before = broken * heads.n * heads.dim;
+                let [found, expected] = [&tokens, &sound].map(|t| t.run(&mut cpu, 70, 1));
+                assert_eq!(bits(&found[..before]), bits(&expected[..before]), "{dtype}");
+                let column = found[before..].iter().skip(5).step_by(heads.dim);
+                assert!(column.into_iter().all(|x| !x.is_finite()), "{dtype} on {}", cpu.isa());
+            }
+        }
+        tokens = sound;
     }
 }
 
