@@ -22,18 +22,17 @@
 //! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
 //! queries that read the same KV head walk together so that a block is fetched once for all.
 
+mod task;
+
 use std::ops::Range;
 
-use crate::aligned::{Aligned, LINE};
-#[cfg(target_arch = "x86_64")]
-use crate::kernels::attention_amx::TileScratch;
 use crate::kernels::kv::{Element, KV_BLOCK, Page, VALUE_PAIRS};
-use crate::kernels::rows::softcap_lanes;
 use crate::lanes::{Lanes, WIDTH, sum_lanes, to_array};
 use crate::math::exp;
 
-/// Queries that walk the blocks together, at most.
-pub(crate) const QUERIES: usize = 64;
+pub(super) use task::Span;
+use task::offset;
+pub(crate) use task::{AttentionArgs, AttentionScratch, AttentionTask, Fetch, QUERIES};
 
 /// Pairs of dimensions that meet before their sum is added to a score.
 pub(super) const TILE_PAIRS: usize = 16;
@@ -99,251 +98,6 @@ impl Tiles for NoTiles {
 
     #[inline(always)]
     unsafe fn end() {}
-}
-
-/// What all tasks of one layer share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionArgs {
-    /// `[rows][n_heads * head_dim]`, and the output of the same shape.
-    pub(crate) queries: *const f32,
-    pub(crate) out: *mut f32,
-    pub(crate) positions: *const u32,
-    pub(crate) keys: *const u8,
-    pub(crate) values: *const u8,
-    pub(crate) n_heads: usize,
-    pub(crate) n_kv_heads: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) scale: f32,
-    /// 0: none.
-    pub(crate) softcap: f32,
-    /// Tokens a query sees, itself included; `u32::MAX`: all.
-    pub(crate) window: u32,
-}
-
-// SAFETY: ops hold the borrows behind the pointers while tasks run; tasks write disjoint outputs.
-unsafe impl Send for AttentionArgs {}
-// SAFETY: as above.
-unsafe impl Sync for AttentionArgs {}
-
-/// Some rows of one sequence against one KV head, or one row against several: at most [`QUERIES`]
-/// (row, head) pairs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionTask {
-    pub(crate) first_row: usize,
-    pub(crate) n_rows: usize,
-    /// Query heads `first_head..first_head + n_heads`: all those that read these KV heads, or some
-    /// that read the only one.
-    pub(crate) first_head: usize,
-    pub(crate) n_heads: usize,
-    pub(crate) first_kv_head: usize,
-    pub(crate) n_kv_heads: usize,
-    /// The sequence's block table, as an offset into the step's tables.
-    pub(crate) blocks: usize,
-}
-
-/// One thread's working memory.
-#[derive(Debug)]
-pub(crate) struct AttentionScratch {
-    /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
-    pub(super) queries: Vec<f32>,
-    /// Weighted sums of values so far, `[QUERIES][head_dim]`.
-    pub(super) sums: Aligned<f32>,
-    /// Sums of weights so far, by lane.
-    pub(super) weights: Vec<[f32; WIDTH]>,
-    pub(super) maxima: Vec<f32>,
-    /// What the sums so far are multiplied with for the block at hand.
-    pub(super) decays: Vec<f32>,
-    /// Scores, then weights (times the values' scales), of the block at hand.
-    scores: Vec<[f32; KV_BLOCK]>,
-    #[cfg(target_arch = "x86_64")]
-    pub(super) tiles: TileScratch,
-}
-
-impl AttentionScratch {
-    pub(crate) fn new(head_dim: usize) -> Self {
-        Self {
-            queries: vec![0.0; QUERIES * head_dim],
-            sums: Aligned::zeros(QUERIES * head_dim),
-            weights: vec![[0.0; WIDTH]; QUERIES],
-            maxima: vec![0.0; QUERIES],
-            decays: vec![0.0; QUERIES],
-            scores: vec![[0.0; KV_BLOCK]; QUERIES],
-            #[cfg(target_arch = "x86_64")]
-            tiles: TileScratch::new(head_dim),
-        }
-    }
-
-    fn reset(&mut self, n_queries: usize) {
-        let head_dim = self.sums.len() / QUERIES;
-        self.sums[..n_queries * head_dim].fill(0.0);
-        self.weights[..n_queries].fill([0.0; WIDTH]);
-        self.maxima[..n_queries].fill(f32::NEG_INFINITY);
-    }
-
-    /// Makes ready for a task: nothing seen yet.
-    ///
-    /// # Safety
-    /// As [`attend`].
-    #[inline(always)]
-    unsafe fn begin<V: Lanes>(&mut self, args: &AttentionArgs, task: &AttentionTask) {
-        let n_queries = task.n_rows * task.n_heads;
-        self.reset(n_queries);
-        for query in 0..n_queries {
-            // SAFETY: the query's head lies within its row; the scratch has room for it.
-            unsafe {
-                let from = args.queries.add(offset(args, task, query));
-                let to = self.queries.as_mut_ptr().add(query * args.head_dim);
-                for d in (0..args.head_dim).step_by(WIDTH) {
-                    V::load(from.add(d)).round_bf16().store(to.add(d));
-                }
-            }
-        }
-    }
-}
-
-/// The tokens of a block that a query sees: `from..to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) from: usize,
-    pub(super) to: usize,
-}
-
-impl Span {
-    #[inline(always)]
-    pub(super) fn has(self, token: usize) -> bool {
-        self.from <= token && token < self.to
-    }
-
-    /// A bit for each token, of the two vectors of sixteen.
-    #[inline(always)]
-    pub(super) fn lanes(self) -> [u16; 2] {
-        let below = |n: usize| ((1u64 << n) - 1) as u32;
-        let seen = below(self.to) & !below(self.from);
-        [seen as u16, (seen >> WIDTH) as u16]
-    }
-}
-
-impl AttentionArgs {
-    /// What dot products with a block's keys are multiplied with.
-    ///
-    /// # Safety
-    /// As [`Lanes`]; `keys` is a page.
-    #[inline(always)]
-    pub(super) unsafe fn factors<V: Lanes, E: Element>(&self, keys: Page<E>) -> [V; 2] {
-        // SAFETY: a block's scales are two vectors.
-        unsafe {
-            let mut factors = [V::splat(self.scale); 2];
-            if E::SCALED {
-                for (half, factor) in factors.iter_mut().enumerate() {
-                    *factor = factor.mul(V::load(keys.scales.add(half * WIDTH)));
-                }
-            }
-            factors
-        }
-    }
-
-    /// Scores from dot products.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
-    #[inline(always)]
-    pub(super) unsafe fn finish_score<V: Lanes>(&self, sums: V, factors: V) -> V {
-        // SAFETY: register operations only.
-        unsafe {
-            let scores = sums.mul(factors);
-            if self.softcap > 0.0 { softcap_lanes(scores, self.softcap) } else { scores }
-        }
-    }
-
-    fn span(&self, position: u32, block: usize) -> Span {
-        let start = (block * KV_BLOCK) as u64;
-        let end = u64::from(position) + 1;
-        let first = end.saturating_sub(u64::from(self.window));
-        let within = |x: u64| x.saturating_sub(start).min(KV_BLOCK as u64) as usize;
-        Span { from: within(first), to: within(end) }
-    }
-
-    /// The tokens of a block that a task's query sees.
-    ///
-    /// # Safety
-    /// The positions cover the task's rows.
-    #[inline(always)]
-    pub(super) unsafe fn span_of(&self, task: &AttentionTask, query: usize, block: usize) -> Span {
-        // SAFETY: the query's row lies within the task.
-        let position = unsafe { *self.positions.add(task.first_row + query / task.n_heads) };
-        self.span(position, block)
-    }
-
-    /// The blocks that a task's rows see.
-    ///
-    /// # Safety
-    /// The positions cover the task's rows.
-    #[inline(always)]
-    unsafe fn blocks(&self, task: &AttentionTask) -> Range<usize> {
-        // SAFETY: forwarded contract.
-        let (first, last) = unsafe {
-            let first = self.positions.add(task.first_row);
-            (*first, *first.add(task.n_rows - 1))
-        };
-        let oldest = (u64::from(first) + 1).saturating_sub(u64::from(self.window)) as usize;
-        oldest / KV_BLOCK..last as usize / KV_BLOCK + 1
-    }
-}
-
-/// Asks for a block's pages a few lines at a time, while the block before it is worked on.
-///
-/// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
-/// pages of all heads are asked for side by side, as that many streams.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch {
-    keys: *const u8,
-    values: *const u8,
-    page_bytes: usize,
-    n_pages: usize,
-    page: usize,
-    at: usize,
-}
-
-impl Fetch {
-    /// The pages of a task's block.
-    ///
-    /// # Safety
-    /// The pools have that block.
-    #[inline(always)]
-    unsafe fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, id: u32) -> Fetch {
-        let page_bytes = E::page_bytes(args.head_dim);
-        let at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
-        // SAFETY: the caller vouches for the block.
-        let (keys, values) = unsafe { (args.keys.add(at), args.values.add(at)) };
-        Fetch { keys, values, page_bytes, n_pages: task.n_kv_heads, page: 0, at: 0 }
-    }
-
-    /// Nothing to fetch.
-    fn none() -> Fetch {
-        let nowhere = std::ptr::null();
-        Fetch { keys: nowhere, values: nowhere, page_bytes: 0, n_pages: 0, page: 0, at: 0 }
-    }
-
-    /// Asks for the next line of keys and of values.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
-    #[inline(always)]
-    pub(super) unsafe fn step<V: Lanes>(&mut self) {
-        if self.at < self.page_bytes {
-            let at = self.page * self.page_bytes + self.at;
-            // SAFETY: a prefetch of any address does no harm.
-            unsafe {
-                V::prefetch(self.keys.wrapping_add(at));
-                V::prefetch(self.values.wrapping_add(at));
-            }
-            self.page += 1;
-            if self.page == self.n_pages {
-                self.page = 0;
-                self.at += LINE;
-            }
-        }
-    }
 }
 
 /// Runs one task; `next` is probably this thread's next.
@@ -447,34 +201,41 @@ unsafe fn see<V: Lanes, E: Element, const Q: usize>(
     // SAFETY: forwarded contract.
     unsafe {
         let queries = scratch.queries.as_ptr().add(query * args.head_dim);
-        score::<V, E, Q>(args, queries, keys, &mut scratch.scores[query..query + Q], fetch);
+        let scores = &mut scratch.scores[query..query + Q];
+        let tops = score::<V, E, Q>(args, (queries, span), keys, scores, fetch);
+        let mut changes = [0.0; WIDTH];
+        for q in 0..Q {
+            let before = scratch.maxima[query + q];
+            let now = tops[q].max(before);
+            scratch.maxima[query + q] = now;
+            changes[q] = before - now;
+        }
+        let decays = to_array(exp(V::load(changes.as_ptr())));
+        scratch.decays[query..query + Q].copy_from_slice(&decays[..Q]);
         for q in query..query + Q {
             weigh::<V, E>(span, q, values, scratch);
         }
-        gather::<V, E, Q>(args.head_dim, (query, span), values, scratch, fetch);
+        if span == Span::ALL {
+            gather::<V, E, Q, true>(args.head_dim, (query, span), values, scratch, fetch);
+        } else {
+            gather::<V, E, Q, false>(args.head_dim, (query, span), values, scratch, fetch);
+        }
     }
 }
 
-/// Where a query's head begins in the query and output rows.
-#[inline(always)]
-fn offset(args: &AttentionArgs, task: &AttentionTask, query: usize) -> usize {
-    let row = task.first_row + query / task.n_heads;
-    let head = task.first_head + query % task.n_heads;
-    (row * args.n_heads + head) * args.head_dim
-}
-
-/// Dot products of `Q` queries, `head_dim` apart, with a block's 32 keys.
+/// Scores of a block's 32 tokens for `Q` queries, `head_dim` apart: minus infinity for those that
+/// are not seen. Returns the largest.
 ///
 /// # Safety
 /// As [`Lanes`]; each query has `head_dim` elements, `keys` a block of them.
 #[inline(always)]
 unsafe fn score<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
-    queries: *const f32,
+    (queries, span): (*const f32, Span),
     keys: Page<E>,
     scores: &mut [[f32; KV_BLOCK]],
     fetch: &mut Fetch,
-) {
+) -> [f32; Q] {
     let n_pairs = args.head_dim / 2;
     // SAFETY: pairs stay within the head, scores within the queries'.
     unsafe {
@@ -486,13 +247,13 @@ unsafe fn score<V: Lanes, E: Element, const Q: usize>(
                 fetch.step::<V>();
                 let low = keys.key_pair::<V>(pair, 0);
                 let high = keys.key_pair::<V>(pair, WIDTH);
-                for q in 0..Q {
+                for (q, [of_low, of_high]) in chains.iter_mut().enumerate() {
                     let x = queries.add(q * args.head_dim + 2 * pair);
                     let (even, odd) = (V::splat(*x), V::splat(*x.add(1)));
-                    chains[q][0][0] = low.0.mul_add(even, chains[q][0][0]);
-                    chains[q][0][1] = low.1.mul_add(odd, chains[q][0][1]);
-                    chains[q][1][0] = high.0.mul_add(even, chains[q][1][0]);
-                    chains[q][1][1] = high.1.mul_add(odd, chains[q][1][1]);
+                    of_low[0] = low.0.mul_add(even, of_low[0]);
+                    of_low[1] = low.1.mul_add(odd, of_low[1]);
+                    of_high[0] = high.0.mul_add(even, of_high[0]);
+                    of_high[1] = high.1.mul_add(odd, of_high[1]);
                 }
             }
             for q in 0..Q {
@@ -503,16 +264,21 @@ unsafe fn score<V: Lanes, E: Element, const Q: usize>(
             }
         }
         let factors = args.factors::<V, E>(keys);
+        let seen = span.lanes();
+        let mut tops = [0.0; Q];
         for q in 0..Q {
-            let to = scores[q].as_mut_ptr();
             for half in 0..2 {
-                args.finish_score(sums[q][half], factors[half]).store(to.add(half * WIDTH));
+                let score = args.finish_score(sums[q][half], factors[half]);
+                sums[q][half] = score.keep(seen[half], f32::NEG_INFINITY);
+                sums[q][half].store(scores[q].as_mut_ptr().add(half * WIDTH));
             }
+            tops[q] = sums[q][0].max(sums[q][1]).max_lane();
         }
+        tops
     }
 }
 
-/// Turns a query's scores into weights and brings its maximum and its sum of weights up to date.
+/// Turns a query's scores into weights and brings its sum of weights up to date.
 ///
 /// # Safety
 /// As [`Lanes`]; `values` is a page.
@@ -524,18 +290,12 @@ unsafe fn weigh<V: Lanes, E: Element>(
     scratch: &mut AttentionScratch,
 ) {
     let scores = scratch.scores[query].as_mut_ptr();
-    let seen = span.lanes();
+    let (seen, now) = (span.lanes(), scratch.maxima[query]);
     // SAFETY: a block's scores are two vectors.
     unsafe {
-        let low = V::load(scores).keep(seen[0], f32::NEG_INFINITY);
-        let high = V::load(scores.add(WIDTH)).keep(seen[1], f32::NEG_INFINITY);
-        let before = scratch.maxima[query];
-        let now = low.max(high).max_lane().max(before);
-        scratch.maxima[query] = now;
-        let decay = exp(V::splat(before - now));
-        scratch.decays[query] = to_array(decay)[0];
-        let sums = scratch.weights[query].as_mut_ptr();
-        let weights = weights_of::<V, E>([low, high], seen, now, values, (sums, decay));
+        let both = [V::load(scores), V::load(scores.add(WIDTH))];
+        let sums = (scratch.weights[query].as_mut_ptr(), V::splat(scratch.decays[query]));
+        let weights = weights_of::<V, E>(both, seen, now, values, sums);
         weights[0].store(scores);
         weights[1].store(scores.add(WIDTH));
     }
@@ -576,12 +336,13 @@ pub(super) unsafe fn weights_of<V: Lanes, E: Element>(
     weights
 }
 
-/// Adds the weighted values of tokens `span` to the sums of `Q` queries.
+/// Adds the weighted values of tokens `span` to the sums of `Q` queries; `ALL`: it is the whole
+/// block.
 ///
 /// # Safety
 /// As [`Lanes`]; `values` is a block of them.
 #[inline(always)]
-unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
+unsafe fn gather<V: Lanes, E: Element, const Q: usize, const ALL: bool>(
     head_dim: usize,
     (query, span): (usize, Span),
     values: Page<E>,
@@ -593,15 +354,15 @@ unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
     unsafe {
         // Two chains for each query and vector: as many as there are registers for.
         while Q <= 2 && d + 4 * WIDTH <= head_dim {
-            gather_columns::<V, E, Q, 4>(head_dim, (query, span), values, d, scratch, fetch);
+            gather_columns::<V, E, Q, 4, ALL>(head_dim, (query, span), values, d, scratch, fetch);
             d += 4 * WIDTH;
         }
         while d + 2 * WIDTH <= head_dim {
-            gather_columns::<V, E, Q, 2>(head_dim, (query, span), values, d, scratch, fetch);
+            gather_columns::<V, E, Q, 2, ALL>(head_dim, (query, span), values, d, scratch, fetch);
             d += 2 * WIDTH;
         }
         if d < head_dim {
-            gather_columns::<V, E, Q, 1>(head_dim, (query, span), values, d, scratch, fetch);
+            gather_columns::<V, E, Q, 1, ALL>(head_dim, (query, span), values, d, scratch, fetch);
         }
     }
 }
@@ -611,7 +372,7 @@ unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
 /// # Safety
 /// As [`gather`].
 #[inline(always)]
-unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
+unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize, const ALL: bool>(
     head_dim: usize,
     (query, span): (usize, Span),
     values: Page<E>,
@@ -622,34 +383,32 @@ unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
     // SAFETY: tokens stay within the block, columns within the head.
     unsafe {
         let zero = V::splat(0.0);
-        let mut chains = [[[zero; 2]; N]; Q];
+        let mut chains = [[[zero; 2]; Q]; N];
+        let weights = scratch.scores.as_ptr().add(query).cast::<f32>();
         for pair in 0..VALUE_PAIRS {
-            let seen = [span.has(pair), span.has(pair + VALUE_PAIRS)];
+            let seen = [ALL || span.has(pair), ALL || span.has(pair + VALUE_PAIRS)];
             if !seen[0] && !seen[1] {
                 continue;
             }
-            fetch.step::<V>();
-            fetch.step::<V>();
-            let mut v = [[zero; 2]; N];
-            for (n, v) in v.iter_mut().enumerate() {
-                let (first, second) = values.value_pair(pair, d + n * WIDTH, head_dim);
-                *v = [if seen[0] { first } else { zero }, if seen[1] { second } else { zero }];
+            for _ in 0..N.div_ceil(2) {
+                fetch.step::<V>();
             }
-            for (chains, weights) in chains.iter_mut().zip(&scratch.scores[query..query + Q]) {
-                let first = V::splat(weights[pair]);
-                let second = V::splat(weights[pair + VALUE_PAIRS]);
-                for n in 0..N {
-                    chains[n][0] = v[n][0].mul_add(first, chains[n][0]);
-                    chains[n][1] = v[n][1].mul_add(second, chains[n][1]);
+            for (n, chains) in chains.iter_mut().enumerate() {
+                let (first, second) = values.value_pair(pair, d + n * WIDTH, head_dim);
+                let first = if seen[0] { first } else { zero };
+                let second = if seen[1] { second } else { zero };
+                for (q, chain) in chains.iter_mut().enumerate() {
+                    let weights = weights.add(q * KV_BLOCK + pair);
+                    chain[0] = first.mul_add(V::splat(*weights), chain[0]);
+                    chain[1] = second.mul_add(V::splat(*weights.add(VALUE_PAIRS)), chain[1]);
                 }
             }
         }
-        for (q, chains) in chains.into_iter().enumerate() {
-            let sums = scratch.sums.as_mut_ptr().add((query + q) * head_dim + d);
-            let decay = V::splat(scratch.decays[query + q]);
-            for (n, [first, second]) in chains.into_iter().enumerate() {
-                let at = sums.add(n * WIDTH);
-                V::load(at).mul_add(decay, first.add(second)).store(at);
+        for (n, chains) in chains.into_iter().enumerate() {
+            for (q, [first, second]) in (query..).zip(chains) {
+                let sums = scratch.sums.as_mut_ptr().add(q * head_dim + d + n * WIDTH);
+                let decay = V::splat(scratch.decays[q]);
+                V::load(sums).mul_add(decay, first.add(second)).store(sums);
             }
         }
     }

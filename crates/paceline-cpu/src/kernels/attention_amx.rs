@@ -33,8 +33,9 @@ const TILE_DIMS: usize = 2 * TILE_PAIRS;
 /// Dimensions whose tiles of keys or values are held in registers together.
 const HELD_DIMS: usize = 64;
 
-/// Groups whose products are kept: one's are written while another's are read.
-const IN_FLIGHT: usize = 2;
+/// Groups from the one whose products are written to the one whose are read, and those kept.
+const LAG: usize = 2;
+const IN_FLIGHT: usize = LAG + 1;
 
 /// Bytes from one pair of dimensions to the next in a tile of keys.
 const KEY_STRIDE: usize = 2 * KV_BLOCK * size_of::<u16>();
@@ -55,6 +56,8 @@ pub(crate) struct TileScratch {
     values: Aligned<u16>,
     /// The tokens of the block at hand that each query sees.
     seen: [[u16; 2]; QUERIES],
+    /// Each query's largest score of the block at hand.
+    tops: [f32; QUERIES],
 }
 
 impl TileScratch {
@@ -68,6 +71,7 @@ impl TileScratch {
             keys: Aligned::zeros(KV_BLOCK * whole),
             values: Aligned::zeros(KV_BLOCK * head_dim),
             seen: [[0; 2]; QUERIES],
+            tops: [f32::NEG_INFINITY; QUERIES],
         }
     }
 
@@ -285,10 +289,18 @@ impl<E: Element> Meeting<'_, E> {
                     self.score::<1>(groups.clone(), d, &mut scratch.tiles);
                 }
             }
+            // The first tiles of values are under way while the lanes work.
+            self.load_values(0);
+            for group in groups.clone() {
+                self.find_tops::<ALL>(group, scratch);
+            }
             for group in groups.clone() {
                 self.weigh::<ALL>(group, scratch, fetch);
             }
             for d in (0..head_dim).step_by(HELD_DIMS) {
+                if d > 0 {
+                    self.load_values(d);
+                }
                 match (head_dim - d) / WIDTH {
                     1 => self.gather::<1, ALL>(groups.clone(), d, scratch),
                     2 => self.gather::<2, ALL>(groups.clone(), d, scratch),
@@ -309,7 +321,12 @@ impl<E: Element> Meeting<'_, E> {
     /// # Safety
     /// As [`Self::run`].
     #[inline(always)]
-    unsafe fn score<const N: usize>(&self, groups: Range<usize>, d: usize, tiles: &mut TileScratch) {
+    unsafe fn score<const N: usize>(
+        &self,
+        groups: Range<usize>,
+        d: usize,
+        tiles: &mut TileScratch,
+    ) {
         let whole = self.args.head_dim.next_multiple_of(TILE_DIMS);
         let (query_stride, score_stride) = (whole * size_of::<u16>(), KV_BLOCK * size_of::<f32>());
         // SAFETY: the groups' queries and scores lie within the scratch, the keys within the page.
@@ -361,7 +378,7 @@ impl<E: Element> Meeting<'_, E> {
         let lines = E::page_bytes(self.args.head_dim).div_ceil(64 * self.n_queries);
         // SAFETY: the group's scores and weights lie within the scratch.
         unsafe {
-            self.follow_maxima::<ALL>(group, scratch);
+            self.follow_tops(group, scratch);
             for (i, query) in queries.enumerate() {
                 for _ in 0..lines {
                     fetch.step::<V>();
@@ -382,16 +399,14 @@ impl<E: Element> Meeting<'_, E> {
         }
     }
 
-    /// Finishes a group's scores; raises its maxima to theirs and finds the decays.
+    /// Finishes a group's scores and finds the largest of each query.
     ///
     /// # Safety
     /// As [`Self::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn follow_maxima<const ALL: bool>(&self, group: usize, scratch: &mut AttentionScratch) {
+    unsafe fn find_tops<const ALL: bool>(&self, group: usize, scratch: &mut AttentionScratch) {
         let queries = self.queries_of(group);
-        let first = queries.start;
-        let mut tops = [f32::NEG_INFINITY; GROUP];
-        // SAFETY: the group's scores, maxima and decays lie within the scratch.
+        // SAFETY: the group's scores lie within the scratch.
         unsafe {
             let scores = scratch.tiles.scores.as_mut_ptr();
             let scores = scores.add(group * GROUP * KV_BLOCK);
@@ -407,13 +422,49 @@ impl<E: Element> Meeting<'_, E> {
                     *v = score.keep(seen[half], f32::NEG_INFINITY);
                     v.store(at);
                 }
-                tops[i] = top.max(other).max_lane();
+                scratch.tiles.tops[query] = top.max(other).max_lane();
             }
+        }
+    }
+
+    /// Raises a group's maxima to its largest scores and finds the decays.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn follow_tops(&self, group: usize, scratch: &mut AttentionScratch) {
+        let first = group * GROUP;
+        // SAFETY: a group's maxima and decays are a vector each.
+        unsafe {
             let maxima = scratch.maxima.as_mut_ptr().add(first);
             let before = V::load(maxima);
-            let now = V::load(tops.as_ptr()).max(before);
+            let now = V::load(scratch.tiles.tops.as_ptr().add(first)).max(before);
             now.store(maxima);
             exp(before.sub(now)).store(scratch.decays.as_mut_ptr().add(first));
+        }
+    }
+
+    /// Loads the tiles of values of up to [`HELD_DIMS`] dimensions from `d` on.
+    ///
+    /// # Safety
+    /// As [`Self::run`].
+    #[inline(always)]
+    unsafe fn load_values(&self, d: usize) {
+        let stride = self.args.head_dim * 2 * size_of::<u16>();
+        let n = (self.args.head_dim - d) / WIDTH;
+        // SAFETY: the values lie within the page.
+        unsafe {
+            let values = self.value_tiles.add(2 * d);
+            tile_load!(4, values, stride);
+            if n > 1 {
+                tile_load!(5, values.add(2 * WIDTH), stride);
+            }
+            if n > 2 {
+                tile_load!(6, values.add(4 * WIDTH), stride);
+            }
+            if n > 3 {
+                tile_load!(7, values.add(6 * WIDTH), stride);
+            }
         }
     }
 
@@ -428,33 +479,21 @@ impl<E: Element> Meeting<'_, E> {
         d: usize,
         scratch: &mut AttentionScratch,
     ) {
-        let stride = self.args.head_dim * 2 * size_of::<u16>();
-        // SAFETY: the values lie within the page.
+        // SAFETY: forwarded contract.
         unsafe {
-            let values = self.value_tiles.add(2 * d);
-            tile_load!(4, values, stride);
-            if N > 1 {
-                tile_load!(5, values.add(2 * WIDTH), stride);
-            }
-            if N > 2 {
-                tile_load!(6, values.add(4 * WIDTH), stride);
-            }
-            if N > 3 {
-                tile_load!(7, values.add(6 * WIDTH), stride);
-            }
-            // Products are added when those of the next group are under way.
-            for group in groups.start..groups.end + 1 {
-                if group < groups.end {
-                    self.multiply::<N>(group, &mut scratch.tiles);
+            // Products are added when those of the next groups are under way.
+            for step in groups.start..groups.end + LAG {
+                if step < groups.end {
+                    self.multiply::<N>(step, &mut scratch.tiles);
                 }
-                if group > groups.start {
-                    self.add::<N, ALL>(group - 1, d, scratch);
+                if step >= groups.start + LAG {
+                    self.add::<N, ALL>(step - LAG, d, scratch);
                 }
             }
         }
     }
 
-    /// Products of a group's weights with the values that [`gather`](Self::gather) has loaded.
+    /// Products of a group's weights with the values that [`load_values`](Self::load_values) has loaded.
     ///
     /// # Safety
     /// As [`Self::run`].

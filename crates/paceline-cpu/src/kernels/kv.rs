@@ -27,8 +27,8 @@ const MAX_CODE: f32 = 127.0;
 /// What keys and values are kept as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvDtype {
-    #[default]
     F16,
+    #[default]
     Bf16,
     /// Bytes, with a scale for each token and KV head.
     Int8,
