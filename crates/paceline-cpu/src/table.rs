@@ -68,7 +68,10 @@ impl Kernels {
 /// Stamps out the entry points of one instruction set: the generic kernels over its lanes, inlined
 /// into functions that carry its target features.
 macro_rules! entries {
-    ($isa:ident, ($lanes:ty, $tiles:ty), $coded:ident, $put:expr, $gated:expr $(, $features:literal)?) => {
+    (
+        $isa:ident, ($lanes:ty, $tiles:ty), $coded:ident, $put:expr, $gated:expr
+        $(, $features:literal)?
+    ) => {
         #[allow(
             clippy::missing_safety_doc,
             clippy::undocumented_unsafe_blocks,

@@ -493,7 +493,7 @@ impl<E: Element> Meeting<'_, E> {
         }
     }
 
-    /// Products of a group's weights with the values that [`load_values`](Self::load_values) has loaded.
+    /// Products of a group's weights with the values that are loaded.
     ///
     /// # Safety
     /// As [`Self::run`].

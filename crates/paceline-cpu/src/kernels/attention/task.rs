@@ -1,5 +1,5 @@
-//! What attention works on: a layer's arguments, a task of it, a thread's scratch, the tokens a query
-//! sees of a block, and fetching the next block ahead.
+//! What attention works on: a layer's arguments, a task of it, a thread's scratch, the tokens a
+//! query sees of a block, and fetching the next block ahead.
 
 use std::ops::Range;
 
