@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::acts::{ActView, ActViewMut};
 use crate::isa::Isa;
-use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask};
+use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, NoTiles, Tiles};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::attention_amx::AmxTiles;
 use crate::kernels::kv::{Bf16, Element, F16, FreshKv, Int8, PerDtype};
 use crate::kernels::matmul::Output;
 #[cfg(target_arch = "x86_64")]
@@ -34,6 +36,8 @@ pub(crate) struct Kernels {
     #[cfg(target_arch = "x86_64")]
     pub(crate) gated_matmul: Option<GatedMatmul>,
     pub(crate) attend: PerDtype<Attend>,
+    /// Queries of an attention task at most.
+    pub(crate) queries: usize,
     pub(crate) store_kv: PerDtype<StoreKv>,
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, Range<usize>),
@@ -64,7 +68,10 @@ impl Kernels {
 /// Stamps out the entry points of one instruction set: the generic kernels over its lanes, inlined
 /// into functions that carry its target features.
 macro_rules! entries {
-    ($isa:ident, $lanes:ty, $coded:ident, $put:expr, $gated:expr $(, $features:literal)?) => {
+    (
+        $isa:ident, ($lanes:ty, $tiles:ty), $coded:ident, $put:expr, $gated:expr
+        $(, $features:literal)?
+    ) => {
         #[allow(
             clippy::missing_safety_doc,
             clippy::undocumented_unsafe_blocks,
@@ -84,6 +91,7 @@ macro_rules! entries {
                     bf16: attend::<Bf16>,
                     int8: attend::<Int8>,
                 },
+                queries: <$tiles>::QUERIES,
                 store_kv: PerDtype {
                     f16: store_kv::<F16>,
                     bf16: store_kv::<Bf16>,
@@ -126,7 +134,7 @@ macro_rules! entries {
                 tables: *const u32,
                 scratch: &mut AttentionScratch,
             ) {
-                unsafe { attention::attend::<V, E>(args, task, next, tables, scratch) }
+                unsafe { attention::attend::<V, E, $tiles>(args, task, next, tables, scratch) }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -187,13 +195,20 @@ macro_rules! entries {
     };
 }
 
-entries!(scalar, crate::lanes::scalar::ScalarLanes, matmul, rows::put_acts::<V>, None);
+entries!(scalar, (crate::lanes::scalar::ScalarLanes, NoTiles), matmul, rows::put_acts::<V>, None);
 #[cfg(target_arch = "x86_64")]
-entries!(avx2, crate::lanes::avx2::Avx2Lanes, matmul, rows::put_acts::<V>, None, "avx2,fma,f16c");
+entries!(
+    avx2,
+    (crate::lanes::avx2::Avx2Lanes, NoTiles),
+    matmul,
+    rows::put_acts::<V>,
+    None,
+    "avx2,fma,f16c"
+);
 #[cfg(target_arch = "x86_64")]
 entries!(
     avx512,
-    crate::lanes::avx512::Avx512Lanes,
+    (crate::lanes::avx512::Avx512Lanes, NoTiles),
     matmul,
     rows::put_acts::<V>,
     None,
@@ -202,7 +217,7 @@ entries!(
 #[cfg(target_arch = "x86_64")]
 entries!(
     amx,
-    crate::lanes::avx512::Avx512Lanes,
+    (crate::lanes::avx512::Avx512Lanes, AmxTiles),
     matmul_amx,
     matmul_amx::put_tiles,
     Some(gated_on_tiles),
