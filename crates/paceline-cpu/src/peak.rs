@@ -196,22 +196,39 @@ fn multiply_add(n_rounds: usize) {
     black_box(sums);
 }
 
+/// Parts that are read side by side: the processor looks ahead within the pages that are being read,
+/// so several of them bring in more than one.
+const STREAMS: usize = 4;
+
 /// Touches every byte; what it returns only keeps the loads alive.
 fn read(data: &[u64]) -> u64 {
+    // Eight words are a cache line, and as many as the widest vector has.
+    let n_each = data.len() / STREAMS / 8 * 8;
+    let (streams, rest) = data.split_at(STREAMS * n_each);
+    let rest = rest.iter().fold(0, |all, word| all ^ word);
+    if n_each == 0 {
+        return rest;
+    }
+    let mut streams = streams.chunks_exact(n_each);
+    let streams = [(); STREAMS].map(|()| streams.next().unwrap_or_default());
+    rest ^ read_streams(streams)
+}
+
+fn read_streams(streams: [&[u64]; STREAMS]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     match Isa::detect() {
         // SAFETY: the machine has it.
-        Isa::Avx512 | Isa::Amx => return unsafe { x86::read_avx512(data) },
+        Isa::Avx512 | Isa::Amx => return unsafe { x86::read_avx512(streams) },
         // SAFETY: the machine has it.
-        Isa::Avx2 => return unsafe { x86::read_avx2(data) },
+        Isa::Avx2 => return unsafe { x86::read_avx2(streams) },
         Isa::Scalar => {}
     }
-    data.iter().fold(0, |all, word| all ^ word)
+    streams.iter().flat_map(|stream| stream.iter()).fold(0, |all, word| all ^ word)
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{CHAINS, black_box};
+    use super::{CHAINS, STREAMS, black_box};
     use std::arch::x86_64::*;
 
     use crate::amx::{self, TileShapes, tile_dot_bf16, tile_dot_int8};
@@ -286,37 +303,33 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f")]
-    pub(super) fn read_avx512(data: &[u64]) -> u64 {
-        let mut sums = [_mm512_setzero_si512(); 8];
-        let (blocks, rest) = data.as_chunks::<64>();
-        for block in blocks {
-            let (words, _) = block.as_chunks::<8>();
-            for (sum, words) in sums.iter_mut().zip(words) {
+    pub(super) fn read_avx512(streams: [&[u64]; STREAMS]) -> u64 {
+        let mut sums = [_mm512_setzero_si512(); STREAMS];
+        let [a, b, c, d] = streams.map(|stream| stream.as_chunks::<8>().0);
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for (sum, words) in sums.iter_mut().zip([a, b, c, d]) {
                 // SAFETY: eight words are one vector.
                 let words = unsafe { _mm512_loadu_si512(words.as_ptr().cast()) };
                 *sum = _mm512_xor_si512(*sum, words);
             }
         }
         let all = sums.into_iter().fold(_mm512_setzero_si512(), |a, b| _mm512_xor_si512(a, b));
-        let all = _mm512_reduce_add_epi64(all) as u64;
-        rest.iter().fold(all, |all, word| all ^ word)
+        _mm512_reduce_add_epi64(all) as u64
     }
 
     #[target_feature(enable = "avx2")]
-    pub(super) fn read_avx2(data: &[u64]) -> u64 {
-        let mut sums = [_mm256_setzero_si256(); 8];
-        let (blocks, rest) = data.as_chunks::<32>();
-        for block in blocks {
-            let (words, _) = block.as_chunks::<4>();
-            for (sum, words) in sums.iter_mut().zip(words) {
+    pub(super) fn read_avx2(streams: [&[u64]; STREAMS]) -> u64 {
+        let mut sums = [_mm256_setzero_si256(); STREAMS];
+        let [a, b, c, d] = streams.map(|stream| stream.as_chunks::<4>().0);
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for (sum, words) in sums.iter_mut().zip([a, b, c, d]) {
                 // SAFETY: four words are one vector.
                 let words = unsafe { _mm256_loadu_si256(words.as_ptr().cast()) };
                 *sum = _mm256_xor_si256(*sum, words);
             }
         }
         let all = sums.into_iter().fold(_mm256_setzero_si256(), |a, b| _mm256_xor_si256(a, b));
-        let all = _mm256_extract_epi64::<0>(all) as u64;
-        rest.iter().fold(all, |all, word| all ^ word)
+        _mm256_extract_epi64::<0>(all) as u64
     }
 }
 

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use crate::acts::{ActView, ActViewMut};
 use crate::isa::Isa;
-use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask};
+use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, NoTiles, Tiles};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::attention_amx::AmxTiles;
 use crate::kernels::kv::{Bf16, Element, F16, FreshKv, Int8, PerDtype};
 use crate::kernels::matmul::Output;
 #[cfg(target_arch = "x86_64")]
@@ -22,18 +24,20 @@ type Attend = unsafe fn(
     &mut AttentionScratch,
 );
 #[cfg(target_arch = "x86_64")]
-type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, usize, GateSink);
+type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, Range<usize>, GateSink);
 type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
 /// the table itself may be used only on a machine that has the instruction set.
 #[derive(Debug)]
 pub(crate) struct Kernels {
-    pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, usize, Output),
+    pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, Range<usize>, Output),
     /// Two products whose results meet in a gate, where there is a kernel for it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) gated_matmul: Option<GatedMatmul>,
     pub(crate) attend: PerDtype<Attend>,
+    /// Queries of an attention task at most.
+    pub(crate) queries: usize,
     pub(crate) store_kv: PerDtype<StoreKv>,
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, Range<usize>),
@@ -64,7 +68,10 @@ impl Kernels {
 /// Stamps out the entry points of one instruction set: the generic kernels over its lanes, inlined
 /// into functions that carry its target features.
 macro_rules! entries {
-    ($isa:ident, $lanes:ty, $coded:ident, $put:expr, $gated:expr $(, $features:literal)?) => {
+    (
+        $isa:ident, ($lanes:ty, $tiles:ty), $coded:ident, $put:expr, $gated:expr
+        $(, $features:literal)?
+    ) => {
         #[allow(
             clippy::missing_safety_doc,
             clippy::undocumented_unsafe_blocks,
@@ -84,6 +91,7 @@ macro_rules! entries {
                     bf16: attend::<Bf16>,
                     int8: attend::<Int8>,
                 },
+                queries: <$tiles>::QUERIES,
                 store_kv: PerDtype {
                     f16: store_kv::<F16>,
                     bf16: store_kv::<Bf16>,
@@ -105,14 +113,14 @@ macro_rules! entries {
                 w: MatrixView,
                 panels: Range<usize>,
                 acts: ActView,
-                n_rows: usize,
+                rows: Range<usize>,
                 out: Output,
             ) {
                 unsafe {
                     match w {
-                        MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, n_rows, out),
+                        MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, rows, out),
                         MatrixView::Exact(w) => {
-                            matmul_exact::matmul::<V>(w, panels, acts, n_rows, out)
+                            matmul_exact::matmul::<V>(w, panels, acts, rows, out)
                         }
                     }
                 }
@@ -126,7 +134,7 @@ macro_rules! entries {
                 tables: *const u32,
                 scratch: &mut AttentionScratch,
             ) {
-                unsafe { attention::attend::<V, E>(args, task, next, tables, scratch) }
+                unsafe { attention::attend::<V, E, $tiles>(args, task, next, tables, scratch) }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -187,13 +195,20 @@ macro_rules! entries {
     };
 }
 
-entries!(scalar, crate::lanes::scalar::ScalarLanes, matmul, rows::put_acts::<V>, None);
+entries!(scalar, (crate::lanes::scalar::ScalarLanes, NoTiles), matmul, rows::put_acts::<V>, None);
 #[cfg(target_arch = "x86_64")]
-entries!(avx2, crate::lanes::avx2::Avx2Lanes, matmul, rows::put_acts::<V>, None, "avx2,fma,f16c");
+entries!(
+    avx2,
+    (crate::lanes::avx2::Avx2Lanes, NoTiles),
+    matmul,
+    rows::put_acts::<V>,
+    None,
+    "avx2,fma,f16c"
+);
 #[cfg(target_arch = "x86_64")]
 entries!(
     avx512,
-    crate::lanes::avx512::Avx512Lanes,
+    (crate::lanes::avx512::Avx512Lanes, NoTiles),
     matmul,
     rows::put_acts::<V>,
     None,
@@ -202,7 +217,7 @@ entries!(
 #[cfg(target_arch = "x86_64")]
 entries!(
     amx,
-    crate::lanes::avx512::Avx512Lanes,
+    (crate::lanes::avx512::Avx512Lanes, AmxTiles),
     matmul_amx,
     matmul_amx::put_tiles,
     Some(gated_on_tiles),
@@ -217,9 +232,9 @@ unsafe fn gated_on_tiles(
     weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: Range<usize>,
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_amx::gated(weights, panels, acts, n_rows, to) }
+    unsafe { matmul_amx::gated(weights, panels, acts, rows, to) }
 }

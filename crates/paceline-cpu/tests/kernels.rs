@@ -138,7 +138,8 @@ fn matmul_of_every_type() {
 }
 
 /// Sizes that reach every path of the tiles: rows left over, more rows than are summed at once,
-/// more columns than are unpacked at once.
+/// more columns than are unpacked at
+/// once, one panel or two.
 #[test]
 fn matmul_in_large() {
     let mut rng = Rng::new(9);
@@ -150,12 +151,18 @@ fn matmul_in_large() {
         (TensorType::Q6K, 24, 20, 256 * 5),
         (TensorType::BF16, 50, 33, 100),
         (TensorType::Q4_1, 3, 16, 32 * 600),
+        (TensorType::Q4_1, 90, 50, 32 * 70),
+        (TensorType::Q4_1, 257, 48, 96),
+        (TensorType::F16, 101, 49, 32 * 66),
     ] {
         let w = weight(ty, n_outputs, n_cols, &mut rng);
         let x = normals(&mut rng, n_rows * n_cols);
         let name = format!("{ty} {n_rows}x{n_outputs}x{n_cols}");
         let found = same_bits(&name, |cpu| multiply(cpu, &w, &x, false));
         close(&name, &found, &product(&w, &x), 2e-3);
+        let added = same_bits(&name, |cpu| multiply(cpu, &w, &x, true));
+        let expected: Vec<f32> = found.iter().map(|y| y + 0.5).collect();
+        assert_eq!(bits(&added), bits(&expected), "{name}: added");
         for row in [0, 1, n_rows / 2, n_rows - 1] {
             let alone = same_bits(&name, |cpu| {
                 multiply(cpu, &w, &x[row * n_cols..(row + 1) * n_cols], false)

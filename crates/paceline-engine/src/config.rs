@@ -16,6 +16,9 @@ pub struct EngineConfig {
     /// While sequences generate, most rows of a step that may go to prompts, so that a step does
     /// not take longer than they can wait; 0 is no cap. Can be changed between steps.
     pub max_prefill_rows: u32,
+    /// While sequences of other classes run or wait, most rows of a step that may go to the batch class,
+    /// prompts and next tokens alike; `None` is no cap. Can be changed between steps.
+    pub max_batch_rows: Option<u32>,
     /// Reuse the KV of prompts and outputs that begin alike.
     pub prefix_cache: bool,
     /// Secret that keys the prefix cache's hashes; random per process in a server.
@@ -67,6 +70,7 @@ impl Default for EngineConfig {
             max_num_batched_tokens: 512,
             long_prefill_token_threshold: 0,
             max_prefill_rows: 0,
+            max_batch_rows: None,
             prefix_cache: true,
             hash_key: [0; 16],
             max_waiting_requests: 4096,

@@ -6,7 +6,7 @@ use crate::config::{Batching, ConfigError, EngineConfig};
 use crate::ids::{RequestId, Token};
 use crate::request::{Event, FinishReason, Request, SamplingParams};
 
-use crate::scheduler::{Preemption, RunningSequence, Scheduler, StepRows, SubmitError};
+use crate::scheduler::{Preemption, RunningSequence, Scheduler, StepMix, StepRows, SubmitError};
 use crate::sequence::SequenceView;
 use crate::stats::Stats;
 
@@ -91,6 +91,16 @@ impl<B: Backend> Engine<B> {
     /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
     pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
         self.scheduler.set_max_prefill_rows(max_rows);
+    }
+
+    /// Sets [`EngineConfig::max_batch_rows`] from the next step on.
+    pub fn set_max_batch_rows(&mut self, max_rows: Option<u32>) {
+        self.scheduler.set_max_batch_rows(max_rows);
+    }
+
+    /// Whose rows the last step had.
+    pub fn last_mix(&self) -> StepMix {
+        self.scheduler.mix()
     }
 
     /// Ends a request wherever it is; its last events come with the next step. False if it is not

@@ -35,7 +35,7 @@ pub use request::{
 };
 pub use sampler::{ParamError, RowOps, Sampler, derive_seed};
 pub use scheduler::{
-    Preemption, Resource, RunningSequence, Scheduler, StepRows, SubmitError, check_request,
+    Preemption, Resource, RunningSequence, Scheduler, StepMix, StepRows, SubmitError, check_request,
 };
 pub use sequence::{SequenceState, SequenceView};
 pub use stats::Stats;

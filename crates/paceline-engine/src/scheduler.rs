@@ -39,7 +39,7 @@ use crate::slab::Slab;
 use crate::stats::Stats;
 
 pub use error::{Resource, SubmitError, check_request};
-pub use look::{RunningSequence, StepRows};
+pub use look::{RunningSequence, StepMix, StepRows};
 pub(crate) use queue::LaneSlot;
 use queue::WaitQueue;
 use ratio::LearnedRatio;
@@ -82,6 +82,8 @@ pub struct Scheduler {
     batch: Batch,
     /// What the batch's sequences are, in the same order.
     plan: Vec<Planned>,
+    /// Whose the batch's rows are.
+    mix: StepMix,
     /// Happened since the last step was emitted.
     events: Vec<Event>,
     preemptions: VecDeque<Preemption>,
@@ -119,6 +121,7 @@ impl Scheduler {
             ratio: LearnedRatio::new(config.output_ratio),
             batch,
             plan: Vec::with_capacity(n_seqs),
+            mix: StepMix::default(),
             events: Vec::with_capacity(3 * n_seqs),
             preemptions: VecDeque::with_capacity(MAX_PREEMPTION_RECORDS),
             hits: Vec::with_capacity(limits.n_blocks as usize),
@@ -250,6 +253,11 @@ impl Scheduler {
     /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
     pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
         self.config.max_prefill_rows = max_rows;
+    }
+
+    /// Sets [`EngineConfig::max_batch_rows`] from the next step on.
+    pub fn set_max_batch_rows(&mut self, max_rows: Option<u32>) {
+        self.config.max_batch_rows = max_rows;
     }
 
     /// Adds a step's duration to the statistics.

@@ -5,6 +5,7 @@
 //! to keep the executor busy, so that whoever else uses it is not behind a flood.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -100,15 +101,35 @@ pub enum News {
 pub struct Report {
     ended: Option<(Ticket, String)>,
     to: Sender<News>,
+    first: Option<First>,
+}
+
+/// What hears of the end before the runner does.
+struct First(Box<dyn FnOnce(&Outcome) + Send>);
+
+impl fmt::Debug for First {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("First")
+    }
 }
 
 impl Report {
+    /// The same report, which tells `first` of the end before the runner. For whoever passes a
+    /// line on to another executor.
+    pub fn after(mut self, first: impl FnOnce(&Outcome) + Send + 'static) -> Report {
+        self.first = Some(First(Box::new(first)));
+        self
+    }
+
     pub fn send(mut self, outcome: Outcome) {
         self.tell(outcome);
     }
 
     fn tell(&mut self, outcome: Outcome) {
         if let Some((ticket, custom_id)) = self.ended.take() {
+            if let Some(First(first)) = self.first.take() {
+                first(&outcome);
+            }
             // A runner that has stopped wants to know nothing.
             let _ = self.to.send(News::Ended(Finished { ticket, custom_id, outcome }));
         }
@@ -167,7 +188,7 @@ impl<S: Source, E: Executor> Runner<S, E> {
         while self.running.len() < self.executor.room() {
             let Some(line) = self.source.take() else { return };
             let ended = Some((line.ticket, line.custom_id.clone()));
-            let report = Report { ended, to: self.sender.clone() };
+            let report = Report { ended, to: self.sender.clone(), first: None };
             let ticket = line.ticket;
             let task = self.executor.start(line, report);
             self.running.insert(ticket, task);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nats_server::NatsServer;
 use paceline_jobs::nats::{
-    Address, RemoteExecutor, SenderId, StopWorker, WorkerOptions, WorkerSource,
+    Address, ModelId, NatsError, RemoteExecutor, SenderId, StopWorker, WorkerOptions, WorkerSource,
 };
 use paceline_jobs::runner::Report;
 use paceline_jobs::{Endpoint, Executor, Finished, Line, Outcome, Runner, Source, Ticket};
@@ -103,6 +103,10 @@ fn options(max_deliveries: u32) -> WorkerOptions {
     WorkerOptions { redeliver_after: Duration::from_secs(1), max_deliveries }
 }
 
+fn model(name: &str) -> ModelId {
+    ModelId { name: name.to_owned(), fingerprint: format!("fp-of-{name}") }
+}
+
 struct Working {
     stop: StopWorker,
     thread: std::thread::JoinHandle<()>,
@@ -113,6 +117,7 @@ impl Working {
     fn start(address: &Address, max_deliveries: u32) -> Working {
         let stop = StopWorker::default();
         let source = WorkerSource::connect(address, options(max_deliveries), stop.clone()).unwrap();
+        source.serve(model("a")).unwrap();
         let echo = Echo::default();
         let n_run = Arc::clone(&echo.n_run);
         let thread = std::thread::spawn(move || {
@@ -170,6 +175,7 @@ fn a_line_that_no_worker_survives_fails() {
     let job = std::thread::spawn(move || Job::of(lines(1)).run(executor));
     for _ in 0..2 {
         let mut dying = WorkerSource::connect(&address, options(2), StopWorker::default()).unwrap();
+        dying.serve(model("a")).unwrap();
         let start = Instant::now();
         while dying.take().is_none() {
             assert!(start.elapsed() < PATIENCE);
@@ -225,4 +231,32 @@ fn what_is_given_up_is_taken_back() {
     let outcomes = Job::of(lines(3)).run(executor);
     assert!((0..3).all(|i| is_answer(&outcomes[&i], i)));
     assert_eq!(worker.stop(), 3);
+}
+
+/// A queue has one model: workers with another do not come to it, and lines for another are refused
+/// by those that are there. When these have gone, others may have the queue.
+#[test]
+fn workers_of_a_queue_have_the_model_that_lines_are_for() {
+    let Some(server) = NatsServer::start() else { return };
+    let address: Address = server.url().parse().unwrap();
+    let worker = Working::start(&address, 5);
+    let stranger = || WorkerSource::connect(&address, options(5), StopWorker::default()).unwrap();
+    let refused = stranger().serve(model("b")).unwrap_err();
+    assert!(matches!(&refused, NatsError::OtherModel { theirs, ours, .. }
+        if **theirs == model("a") && **ours == model("b")));
+    assert!(refused.to_string().contains("another queue"), "{refused}");
+    for (asked, is_answered) in [(model("a"), true), (model("b"), false)] {
+        let executor = RemoteExecutor::connect(&address, &SenderId::for_once()).unwrap();
+        executor.ask_for(asked);
+        let outcomes = Job::of(lines(10)).run(executor);
+        assert!((0..10).all(|i| is_answer(&outcomes[&i], i) == is_answered));
+        let is_refused = |outcome| fault_code(outcome) == "wrong_model";
+        assert!(is_answered || outcomes.values().all(is_refused));
+    }
+    assert_eq!(worker.stop(), 10, "what is for another model was not run");
+    // What the last worker asked for last stands for some seconds more.
+    let start = Instant::now();
+    while let Err(error) = stranger().serve(model("b")) {
+        assert!(start.elapsed() < PATIENCE, "{error}");
+    }
 }

@@ -1,6 +1,5 @@
 //! What all requests share: the model once it is there, the queue, the keys, the counters.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -39,8 +38,6 @@ pub(crate) struct App {
     watch_places: Arc<Semaphore>,
     /// Requests being answered, and a way to wait for there to be none.
     n_in_flight: watch::Sender<usize>,
-    /// Those of them that came over HTTP.
-    n_interactive: AtomicUsize,
 }
 
 /// A model that can be asked.
@@ -55,7 +52,6 @@ pub(crate) struct Ready {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     app: Arc<App>,
-    is_line: bool,
 }
 
 impl App {
@@ -77,7 +73,6 @@ impl App {
             is_draining: watch::Sender::new(false),
             watch_places: Arc::new(Semaphore::new(MAX_WATCHERS)),
             n_in_flight: watch::Sender::new(0),
-            n_interactive: AtomicUsize::new(0),
             options,
         })
     }
@@ -91,9 +86,9 @@ impl App {
         let model = Model::new(served, engine.backend().limits(), engine.max_num_seqs());
         let tokenizer = Arc::clone(&model.served.tokenizer);
         let grammars = Grammars::new(tokenizer, self.options.grammar_timeout);
-        let ServerOptions { queue_timeout, target_itl, .. } = self.options;
+        let ServerOptions { queue_timeout, target_itl, batch_itl_factor, .. } = self.options;
         let tracer = self.traces.as_ref().map(|traces| traces.tracer(model.name()));
-        let options = WorkerOptions { queue_timeout, target_itl, tracer };
+        let options = WorkerOptions { queue_timeout, target_itl, batch_itl_factor, tracer };
         let (queue, metrics) = (Arc::clone(&self.queue), Arc::clone(&self.metrics));
         let engine = engine::start(engine, queue, metrics, options)?;
         let is_first = self.ready.set(Arc::new(Ready { model, engine, grammars })).is_ok();
@@ -169,20 +164,8 @@ impl App {
     }
 
     pub(crate) fn enter(self: &Arc<App>) -> InFlight {
-        self.n_interactive.fetch_add(1, Ordering::Relaxed);
         self.n_in_flight.send_modify(|n| *n += 1);
-        InFlight { app: Arc::clone(self), is_line: false }
-    }
-
-    /// The same for a line of a batch.
-    pub(crate) fn enter_line(self: &Arc<App>) -> InFlight {
-        self.n_in_flight.send_modify(|n| *n += 1);
-        InFlight { app: Arc::clone(self), is_line: true }
-    }
-
-    /// Whether somebody waits for an answer over HTTP.
-    pub(crate) fn has_interactive(&self) -> bool {
-        self.n_interactive.load(Ordering::Relaxed) > 0
+        InFlight { app: Arc::clone(self) }
     }
 
     /// Returns when no request is being answered.
@@ -201,9 +184,6 @@ impl App {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if !self.is_line {
-            self.app.n_interactive.fetch_sub(1, Ordering::Relaxed);
-        }
         self.app.n_in_flight.send_modify(|n| *n = n.saturating_sub(1));
     }
 }

@@ -13,6 +13,7 @@ use crate::app::{App, InFlight, Ready};
 use crate::asked::Work;
 use crate::engine::{Inbox, Job, Label};
 use crate::error::ApiError;
+use crate::json::Fields;
 use crate::keys::{Caller, Share};
 use crate::pooled;
 use crate::reply::Reply;
@@ -41,10 +42,28 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Call {
     app: Arc<App>,
-    pub(crate) ready: Arc<Ready>,
+    ready: Arc<Ready>,
     visit: Visit,
-    pub(crate) body: Bytes,
+    body: Bytes,
     in_flight: InFlight,
+}
+
+/// What a route reads of a call, kept beside it: the call itself goes to the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) ready: Arc<Ready>,
+    body: Bytes,
+}
+
+impl Opened {
+    /// The body's fields without the model, and what the client calls the model, which is served.
+    pub(crate) fn fields(&self) -> Result<(Fields<'_>, String), ApiError> {
+        let mut fields = Fields::parse(&self.body)?;
+        let name: Option<String> = fields.take("model")?;
+        let model = &self.ready.model;
+        model.check_name(name.as_deref())?;
+        Ok((fields, name.unwrap_or_else(|| model.name().to_owned())))
+    }
 }
 
 impl Call {
@@ -76,10 +95,14 @@ impl Call {
         body: Bytes,
     ) -> Result<Call, ApiError> {
         let ready = Arc::clone(app.ready()?);
-        let in_flight = app.enter_line();
+        let in_flight = app.enter();
         let (arrival, kind) = (Instant::now(), Kind::BatchLine);
         let visit = Visit { caller, request_id, arrival, trace: None, kind };
         Ok(Call { app, ready, visit, body, in_flight })
+    }
+
+    pub(crate) fn open(&self) -> Opened {
+        Opened { ready: Arc::clone(&self.ready), body: self.body.clone() }
     }
 
     pub(crate) fn max_prompts(&self) -> usize {

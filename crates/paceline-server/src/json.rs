@@ -48,6 +48,11 @@ impl<'a> Fields<'a> {
         Shape::of(raw).map(|shape| (shape, raw))
     }
 
+    /// A field as it was sent, left where it is.
+    pub(crate) fn look(&self, name: &str) -> Option<&'a RawValue> {
+        self.0.get(name).copied()
+    }
+
     /// One string, or a list of at most `MAX`.
     pub(crate) fn take_strings<const MAX: usize>(
         &mut self,

@@ -19,26 +19,26 @@ pub(crate) struct WireMessage {
     #[serde(default)]
     pub(crate) content: Option<Content>,
     #[serde(default)]
-    tool_calls: Option<Vec<WireCall>>,
+    pub(crate) tool_calls: Option<Vec<WireCall>>,
     #[serde(default)]
-    tool_call_id: Option<String>,
+    pub(crate) tool_call_id: Option<String>,
     #[serde(default)]
-    name: Option<String>,
+    pub(crate) name: Option<String>,
 }
 
 /// A call that the assistant made earlier.
 #[derive(Debug, Deserialize)]
-struct WireCall {
+pub(crate) struct WireCall {
     #[serde(default)]
-    id: Option<String>,
-    function: WireFunction,
+    pub(crate) id: Option<String>,
+    pub(crate) function: WireFunction,
 }
 
 #[derive(Debug, Deserialize)]
-struct WireFunction {
-    name: String,
+pub(crate) struct WireFunction {
+    pub(crate) name: String,
     #[serde(default)]
-    arguments: Value,
+    pub(crate) arguments: Value,
 }
 
 #[derive(Debug)]

@@ -20,6 +20,9 @@ pub struct ServedModel {
     pub tokenizer: Arc<Tokenizer>,
     pub template: Option<ChatTemplate>,
     pub embedding: Embedding,
+    /// What workers of a queue must have to run its lines; `None` leaves that to them.
+    #[cfg(feature = "nats")]
+    pub id: Option<paceline_jobs::nats::ModelId>,
 }
 
 /// What `/v1/embeddings` makes of a prompt.

@@ -47,12 +47,13 @@ pub(crate) async fn single(
     request: Request,
 ) -> Result<Response, ApiError> {
     let call = Call::read(app, request).await?;
-    let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
-    let mut fields = Fields::parse(&body)?;
-    let asked = read(&mut fields, &ready.model)?;
-    let mut prompts = read_prompts(&mut fields, PROMPT, &ready.model, 1)?;
+    let opened = call.open();
+    let (mut fields, _) = opened.fields()?;
+    let model = &opened.ready.model;
+    let asked = read(&mut fields)?;
+    let mut prompts = read_prompts(&mut fields, PROMPT, model, 1)?;
     let prompt = prompts.pop().ok_or_else(|| ApiError::invalid("prompt", "there is no prompt"))?;
-    let work = asked.job(&ready.model, prompt.tokens)?;
+    let work = asked.job(model, prompt.tokens)?;
     answer(call, vec![work], asked.stream, Form::Single).await
 }
 
@@ -61,21 +62,21 @@ pub(crate) async fn batch(
     request: Request,
 ) -> Result<Response, ApiError> {
     let call = Call::read(app, request).await?;
-    let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
-    let mut fields = Fields::parse(&body)?;
-    let asked = read(&mut fields, &ready.model)?;
+    let opened = call.open();
+    let (mut fields, _) = opened.fields()?;
+    let model = &opened.ready.model;
+    let asked = read(&mut fields)?;
     let prompts: Vec<&RawValue> = fields.require(PROMPTS)?;
     if prompts.is_empty() {
         return Err(ApiError::invalid(PROMPTS, "prompts is empty"));
     }
     check_count(PROMPTS, prompts.len(), call.max_prompts())?;
-    let works = prompts.iter().map(|raw| read_work(raw, &asked, &ready.model));
+    let works = prompts.iter().map(|raw| read_work(raw, &asked, model));
     let works = works.collect::<Result<Vec<_>, _>>()?;
     answer(call, works, asked.stream, Form::Batch).await
 }
 
-fn read(fields: &mut Fields<'_>, model: &Model) -> Result<Asked, ApiError> {
-    model.check_name(fields.take::<String>("model")?.as_deref())?;
+fn read(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
     let mut asked = Asked::read(fields)?;
     asked.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_MAX_TOKENS));
     if asked.sampling.n > 1 {

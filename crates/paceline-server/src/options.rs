@@ -20,6 +20,9 @@ pub struct ServerOptions {
     /// The time between two tokens of a stream that prompts should not lengthen; without it, as
     /// many prompt rows as fit a step.
     pub target_itl: Option<Duration>,
+    /// How many times as long lines of batches may make steps while other requests run; without
+    /// it, they get all the rows that fit a step.
+    pub batch_itl_factor: Option<f64>,
     /// What requests under way get to finish once the server is told to stop.
     pub shutdown_timeout: Duration,
     /// Bytes a body may have.
@@ -54,6 +57,7 @@ impl Default for ServerOptions {
             queue_timeout: None,
             request_timeout: None,
             target_itl: None,
+            batch_itl_factor: Some(1.4),
             shutdown_timeout: Duration::from_secs(30),
             max_body_bytes: 16 << 20,
             body_timeout: Duration::from_secs(30),

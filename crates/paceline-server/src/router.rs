@@ -13,7 +13,7 @@ use axum::routing::{self, MethodRouter};
 use serde_json::json;
 
 use crate::app::App;
-use crate::call::{Kind, Visit};
+use crate::call::{Call, Kind, Visit};
 use crate::error::ApiError;
 use crate::jobs::{batches, files};
 use crate::json::json_response;
@@ -51,10 +51,10 @@ pub(crate) fn routes() -> Vec<Route> {
         get("/openapi.json", openapi::handle),
         get("/v1/models", models::list),
         get("/v1/models/{*name}", models::one),
-        post("/v1/completions", completions::handle),
-        post("/v1/chat/completions", chat::handle),
-        post("/v1/responses", responses::handle),
-        post("/v1/embeddings", embeddings::handle),
+        answered("/v1/completions", completions::answer),
+        answered("/v1/chat/completions", chat::answer),
+        answered("/v1/responses", responses::answer),
+        answered("/v1/embeddings", embeddings::answer),
         get("/v1/files", files::list),
         post("/v1/files", files::upload),
         get("/v1/files/{id}", files::one),
@@ -77,6 +77,17 @@ fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Ro
 
 fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {
     Route { method: Method::POST, path, handler: routing::post(handler) }
+}
+
+/// A route whose requests may also come as lines of batches.
+fn answered<F, A>(path: &'static str, answer: F) -> Route
+where
+    F: Fn(Call) -> A + Copy + Send + Sync + 'static,
+    A: Future<Output = Result<Response, ApiError>> + Send,
+{
+    post(path, move |State(app): State<Arc<App>>, request: Request| async move {
+        answer(Call::read(app, request).await?).await
+    })
 }
 
 fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Route {

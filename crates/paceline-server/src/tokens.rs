@@ -12,21 +12,22 @@ use serde_json::json;
 use crate::app::App;
 use crate::call::Call;
 use crate::error::ApiError;
-use crate::json::{Fields, json_response};
+use crate::json::json_response;
 use crate::messages::read_messages;
-use crate::tools::Tools;
+use crate::tools::{ToolForm, Tools};
 
 pub(crate) async fn tokenize(
     State(app): State<Arc<App>>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let call = Call::read_light(app, request).await?;
-    let model = &call.ready.model;
-    let mut fields = Fields::parse(&call.body)?;
-    model.check_name(fields.take::<String>("model")?.as_deref())?;
+    let opened = call.open();
+    let (mut fields, _) = opened.fields()?;
+    let model = &opened.ready.model;
     let tokens = if fields.has("messages") {
-        let tools = Tools::read(&mut fields)?.map(|tools| tools.definitions()).unwrap_or_default();
-        model.encode_chat(&read_messages(&mut fields)?, &tools)?
+        let tools = Tools::read(&mut fields, ToolForm::Nested)?;
+        let definitions = tools.map(|tools| tools.definitions()).unwrap_or_default();
+        model.encode_chat(&read_messages(&mut fields)?, &definitions)?
     } else {
         let text: String = fields.require("prompt")?;
         match fields.take("add_special_tokens")?.unwrap_or(true) {
@@ -51,9 +52,9 @@ pub(crate) async fn detokenize(
     request: Request,
 ) -> Result<Response, ApiError> {
     let call = Call::read_light(app, request).await?;
-    let model = &call.ready.model;
-    let mut fields = Fields::parse(&call.body)?;
-    model.check_name(fields.take::<String>("model")?.as_deref())?;
+    let opened = call.open();
+    let (mut fields, _) = opened.fields()?;
+    let model = &opened.ready.model;
     let tokens: Vec<Token> = fields.require("tokens")?;
     let n_vocab = model.limits.n_vocab;
     if let Some(token) = tokens.iter().find(|&&token| token >= n_vocab) {

@@ -17,6 +17,8 @@ mod hostile;
 mod jobs;
 #[path = "serve/load.rs"]
 mod load;
+#[path = "serve/responses.rs"]
+mod responses;
 #[path = "serve/routes.rs"]
 mod routes;
 #[path = "serve/schemas.rs"]

@@ -5,181 +5,99 @@
 //! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its
 //! weight.
 //!
+//! Queries, keys, values and weights meet as bf16 values, in the order of a matrix tile (see
+//! [`crate::kernels::matmul`]). For every 32 dimensions of a head, and for every block of tokens:
+//! ```text
+//! score = score + (even + odd)
+//! even  = fma(k[2i], q[2i], even),  odd = fma(k[2i+1], q[2i+1], odd)      i = 0..16
+//! sum   = fma(sum, decay, first + second)
+//! first = fma(v[i], w[i], first),  second = fma(v[i+16], w[i+16], second) i = 0..16
+//! ```
+//! Tokens that a query does not see weigh nothing and their values count as zeros, whatever their
+//! slots hold. Nothing that is added up is ever a negative zero, so a pair of zeros may as well be
+//! left out.
+//!
 //! Each query walks the blocks from the first it may see to its own, with a running maximum:
 //! block borders lie at fixed absolute positions, so a query's chain of operations depends on its
 //! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
 //! queries that read the same KV head walk together so that a block is fetched once for all.
 
+mod task;
+
 use std::ops::Range;
 
-use crate::aligned::LINE;
-use crate::kernels::kv::{Element, KV_BLOCK, Page};
-use crate::kernels::rows::softcap_lanes;
-use crate::lanes::{Lanes, WIDTH, sum_lanes};
+use crate::kernels::kv::{Element, KV_BLOCK, Page, VALUE_PAIRS};
+use crate::lanes::{Lanes, WIDTH, sum_lanes, to_array};
 use crate::math::exp;
 
-/// Queries that walk the blocks together.
-pub(crate) const QUERIES: usize = 32;
+pub(super) use task::Span;
+use task::offset;
+pub(crate) use task::{AttentionArgs, AttentionScratch, AttentionTask, Fetch, QUERIES};
 
-/// What all tasks of one layer share.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionArgs {
-    /// `[rows][n_heads * head_dim]`, and the output of the same shape.
-    pub(crate) queries: *const f32,
-    pub(crate) out: *mut f32,
-    pub(crate) positions: *const u32,
-    pub(crate) keys: *const u8,
-    pub(crate) values: *const u8,
-    pub(crate) n_heads: usize,
-    pub(crate) n_kv_heads: usize,
-    pub(crate) head_dim: usize,
-    pub(crate) scale: f32,
-    /// 0: none.
-    pub(crate) softcap: f32,
-    /// Tokens a query sees, itself included; `u32::MAX`: all.
-    pub(crate) window: u32,
+/// Pairs of dimensions that meet before their sum is added to a score.
+pub(super) const TILE_PAIRS: usize = 16;
+
+/// Matrix tiles, where there are any: a second way to let a task's queries see a block.
+pub(crate) trait Tiles {
+    /// Queries of a task at most.
+    const QUERIES: usize;
+
+    /// Makes ready for a task whose scratch is; false: leave it to the lanes.
+    ///
+    /// # Safety
+    /// As [`attend`].
+    unsafe fn begin(
+        args: &AttentionArgs,
+        task: &AttentionTask,
+        scratch: &mut AttentionScratch,
+    ) -> bool;
+
+    /// Lets all queries of the task see a block; false: leave it to the lanes.
+    ///
+    /// # Safety
+    /// As [`attend`], after [`begin`](Self::begin) has said yes; the pages are the block's.
+    unsafe fn see<E: Element>(
+        args: &AttentionArgs,
+        task: &AttentionTask,
+        block: usize,
+        kv: [Page<E>; 2],
+        scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
+    ) -> bool;
+
+    /// Ends what [`begin`](Self::begin) has begun.
+    ///
+    /// # Safety
+    /// `begin` has said yes.
+    unsafe fn end();
 }
 
-// SAFETY: ops hold the borrows behind the pointers while tasks run; tasks write disjoint outputs.
-unsafe impl Send for AttentionArgs {}
-// SAFETY: as above.
-unsafe impl Sync for AttentionArgs {}
-
-/// Some rows of one sequence against one KV head, or one row against several: at most [`QUERIES`]
-/// (row, head) pairs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AttentionTask {
-    pub(crate) first_row: usize,
-    pub(crate) n_rows: usize,
-    /// Query heads `first_head..first_head + n_heads`: all those that read these KV heads, or some
-    /// that read the only one.
-    pub(crate) first_head: usize,
-    pub(crate) n_heads: usize,
-    pub(crate) first_kv_head: usize,
-    pub(crate) n_kv_heads: usize,
-    /// The sequence's block table, as an offset into the step's tables.
-    pub(crate) blocks: usize,
-}
-
-/// One thread's working memory.
+/// No tiles: lanes do everything.
 #[derive(Debug)]
-pub(crate) struct AttentionScratch {
-    /// Weighted sums of values so far, `[QUERIES][head_dim]`.
-    sums: Vec<f32>,
-    /// Sums of weights so far, by lane.
-    weights: Vec<[f32; WIDTH]>,
-    maxima: Vec<f32>,
-    /// What the sums so far are multiplied with for the block at hand.
-    decays: Vec<f32>,
-    /// Scores, then weights (times the values' scales), of the block at hand.
-    scores: Vec<[f32; KV_BLOCK]>,
-}
+pub(crate) struct NoTiles;
 
-impl AttentionScratch {
-    pub(crate) fn new(head_dim: usize) -> Self {
-        Self {
-            sums: vec![0.0; QUERIES * head_dim],
-            weights: vec![[0.0; WIDTH]; QUERIES],
-            maxima: vec![0.0; QUERIES],
-            decays: vec![0.0; QUERIES],
-            scores: vec![[0.0; KV_BLOCK]; QUERIES],
-        }
-    }
+impl Tiles for NoTiles {
+    const QUERIES: usize = 32;
 
-    fn reset(&mut self, n_queries: usize) {
-        let head_dim = self.sums.len() / QUERIES;
-        self.sums[..n_queries * head_dim].fill(0.0);
-        self.weights[..n_queries].fill([0.0; WIDTH]);
-        self.maxima[..n_queries].fill(f32::NEG_INFINITY);
-    }
-}
-
-/// The tokens of a block that a query sees: `from..to`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
-    from: usize,
-    to: usize,
-}
-
-impl AttentionArgs {
-    fn span(&self, position: u32, block: usize) -> Span {
-        let start = (block * KV_BLOCK) as u64;
-        let end = u64::from(position) + 1;
-        let first = end.saturating_sub(u64::from(self.window));
-        let within = |x: u64| x.saturating_sub(start).min(KV_BLOCK as u64) as usize;
-        Span { from: within(first), to: within(end) }
-    }
-
-    /// The blocks that a task's rows see.
-    ///
-    /// # Safety
-    /// The positions cover the task's rows.
     #[inline(always)]
-    unsafe fn blocks(&self, task: &AttentionTask) -> Range<usize> {
-        // SAFETY: forwarded contract.
-        let (first, last) = unsafe {
-            let first = self.positions.add(task.first_row);
-            (*first, *first.add(task.n_rows - 1))
-        };
-        let oldest = (u64::from(first) + 1).saturating_sub(u64::from(self.window)) as usize;
-        oldest / KV_BLOCK..last as usize / KV_BLOCK + 1
+    unsafe fn begin(_: &AttentionArgs, _: &AttentionTask, _: &mut AttentionScratch) -> bool {
+        false
     }
-}
 
-/// Asks for a block's pages a few lines at a time, while the block before it is worked on.
-///
-/// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
-/// pages of all heads are asked for side by side, as that many streams.
-#[derive(Clone, Copy)]
-struct Fetch {
-    keys: *const u8,
-    values: *const u8,
-    page_bytes: usize,
-    n_pages: usize,
-    page: usize,
-    at: usize,
-}
-
-impl Fetch {
-    /// The pages of a task's block.
-    ///
-    /// # Safety
-    /// The pools have that block.
     #[inline(always)]
-    unsafe fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, id: u32) -> Fetch {
-        let page_bytes = E::page_bytes(args.head_dim);
-        let at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
-        // SAFETY: the caller vouches for the block.
-        let (keys, values) = unsafe { (args.keys.add(at), args.values.add(at)) };
-        Fetch { keys, values, page_bytes, n_pages: task.n_kv_heads, page: 0, at: 0 }
+    unsafe fn see<E: Element>(
+        _: &AttentionArgs,
+        _: &AttentionTask,
+        _: usize,
+        _: [Page<E>; 2],
+        _: &mut AttentionScratch,
+        _: &mut Fetch,
+    ) -> bool {
+        false
     }
 
-    /// Nothing to fetch.
-    fn none() -> Fetch {
-        let nowhere = std::ptr::null();
-        Fetch { keys: nowhere, values: nowhere, page_bytes: 0, n_pages: 0, page: 0, at: 0 }
-    }
-
-    /// Asks for the next line of keys and of values.
-    ///
-    /// # Safety
-    /// As [`Lanes`].
     #[inline(always)]
-    unsafe fn step<V: Lanes>(&mut self) {
-        if self.at < self.page_bytes {
-            let at = self.page * self.page_bytes + self.at;
-            // SAFETY: a prefetch of any address does no harm.
-            unsafe {
-                V::prefetch(self.keys.wrapping_add(at));
-                V::prefetch(self.values.wrapping_add(at));
-            }
-            self.page += 1;
-            if self.page == self.n_pages {
-                self.page = 0;
-                self.at += LINE;
-            }
-        }
-    }
+    unsafe fn end() {}
 }
 
 /// Runs one task; `next` is probably this thread's next.
@@ -189,16 +107,17 @@ impl Fetch {
 /// reach through the block table `tables[task.blocks..]`; so they do for `next`; `scratch` was
 /// made for this head size, which is a multiple of 16.
 #[inline(always)]
-pub(crate) unsafe fn attend<V: Lanes, E: Element>(
+pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
     args: &AttentionArgs,
     task: &AttentionTask,
     next: Option<&AttentionTask>,
     tables: *const u32,
     scratch: &mut AttentionScratch,
 ) {
-    scratch.reset(task.n_rows * task.n_heads);
     // SAFETY: forwarded contract; rows and blocks stay within the task's.
     unsafe {
+        scratch.begin::<V>(args, task);
+        let tiled = T::begin(args, task, scratch);
         let blocks = args.blocks(task);
         for block in blocks.clone() {
             let mut fetch = match next {
@@ -216,10 +135,16 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element>(
                 let page = id * args.n_kv_heads + task.first_kv_head + head;
                 let kv =
                     [args.keys, args.values].map(|pool| Page::<E>::at(pool, page, args.head_dim));
+                if tiled && T::see::<E>(args, task, block, kv, scratch, &mut fetch) {
+                    continue;
+                }
                 let all = task.n_rows * task.n_heads;
                 let queries = head * all / task.n_kv_heads..(head + 1) * all / task.n_kv_heads;
                 walk_block::<V, E>(args, task, (block, queries), kv, scratch, &mut fetch);
             }
+        }
+        if tiled {
+            T::end();
         }
         for query in 0..task.n_rows * task.n_heads {
             finish::<V>(args, task, query, scratch);
@@ -240,11 +165,8 @@ unsafe fn walk_block<V: Lanes, E: Element>(
     scratch: &mut AttentionScratch,
     fetch: &mut Fetch,
 ) {
-    let span_of = |query: usize| {
-        // SAFETY: the query's row lies within the task.
-        let position = unsafe { *args.positions.add(task.first_row + query / task.n_heads) };
-        args.span(position, block)
-    };
+    // SAFETY: the queries are the task's.
+    let span_of = |query: usize| unsafe { args.span_of(task, query, block) };
     let mut query = queries.start;
     while query < queries.end {
         let span = span_of(query);
@@ -253,10 +175,10 @@ unsafe fn walk_block<V: Lanes, E: Element>(
             // SAFETY: forwarded contract, for queries of the task.
             unsafe {
                 match run {
-                    4 => see::<V, E, 4>(args, task, (query, span), kv, scratch, fetch),
-                    3 => see::<V, E, 3>(args, task, (query, span), kv, scratch, fetch),
-                    2 => see::<V, E, 2>(args, task, (query, span), kv, scratch, fetch),
-                    _ => see::<V, E, 1>(args, task, (query, span), kv, scratch, fetch),
+                    4 => see::<V, E, 4>(args, (query, span), kv, scratch, fetch),
+                    3 => see::<V, E, 3>(args, (query, span), kv, scratch, fetch),
+                    2 => see::<V, E, 2>(args, (query, span), kv, scratch, fetch),
+                    _ => see::<V, E, 1>(args, (query, span), kv, scratch, fetch),
                 }
             }
         }
@@ -271,7 +193,6 @@ unsafe fn walk_block<V: Lanes, E: Element>(
 #[inline(always)]
 unsafe fn see<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
-    task: &AttentionTask,
     (query, span): (usize, Span),
     [keys, values]: [Page<E>; 2],
     scratch: &mut AttentionScratch,
@@ -279,72 +200,85 @@ unsafe fn see<V: Lanes, E: Element, const Q: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let mut queries = [args.queries; Q];
-        for (i, pointer) in queries.iter_mut().enumerate() {
-            *pointer = args.queries.add(offset(args, task, query + i));
+        let queries = scratch.queries.as_ptr().add(query * args.head_dim);
+        let scores = &mut scratch.scores[query..query + Q];
+        let tops = score::<V, E, Q>(args, (queries, span), keys, scores, fetch);
+        let mut changes = [0.0; WIDTH];
+        for q in 0..Q {
+            let before = scratch.maxima[query + q];
+            let now = tops[q].max(before);
+            scratch.maxima[query + q] = now;
+            changes[q] = before - now;
         }
-        score::<V, E, Q>(args, queries, keys, &mut scratch.scores[query..query + Q], fetch);
+        let decays = to_array(exp(V::load(changes.as_ptr())));
+        scratch.decays[query..query + Q].copy_from_slice(&decays[..Q]);
         for q in query..query + Q {
             weigh::<V, E>(span, q, values, scratch);
         }
-        gather::<V, E, Q>(args.head_dim, (query, span), values.codes, scratch, fetch);
+        if span == Span::ALL {
+            gather::<V, E, Q, true>(args.head_dim, (query, span), values, scratch, fetch);
+        } else {
+            gather::<V, E, Q, false>(args.head_dim, (query, span), values, scratch, fetch);
+        }
     }
 }
 
-/// Where a query's head begins in the query and output rows.
-#[inline(always)]
-fn offset(args: &AttentionArgs, task: &AttentionTask, query: usize) -> usize {
-    let row = task.first_row + query / task.n_heads;
-    let head = task.first_head + query % task.n_heads;
-    (row * args.n_heads + head) * args.head_dim
-}
-
-/// Dot products of `Q` queries with a block's 32 keys.
+/// Scores of a block's 32 tokens for `Q` queries, `head_dim` apart: minus infinity for those that
+/// are not seen. Returns the largest.
 ///
 /// # Safety
 /// As [`Lanes`]; each query has `head_dim` elements, `keys` a block of them.
 #[inline(always)]
 unsafe fn score<V: Lanes, E: Element, const Q: usize>(
     args: &AttentionArgs,
-    queries: [*const f32; Q],
+    (queries, span): (*const f32, Span),
     keys: Page<E>,
     scores: &mut [[f32; KV_BLOCK]],
     fetch: &mut Fetch,
-) {
-    // SAFETY: `d` stays below the head size.
+) -> [f32; Q] {
+    let n_pairs = args.head_dim / 2;
+    // SAFETY: pairs stay within the head, scores within the queries'.
     unsafe {
-        let mut sums = [[V::splat(0.0); 2]; Q];
-        for d in 0..args.head_dim {
-            if d % 2 == 0 {
+        let zero = V::splat(0.0);
+        let mut sums = [[zero; 2]; Q];
+        for first in (0..n_pairs).step_by(TILE_PAIRS) {
+            let mut chains = [[[zero; 2]; 2]; Q];
+            for pair in first..n_pairs.min(first + TILE_PAIRS) {
                 fetch.step::<V>();
-            }
-            let low = E::load::<V>(keys.codes.add(d * KV_BLOCK));
-            let high = E::load::<V>(keys.codes.add(d * KV_BLOCK + WIDTH));
-            for q in 0..Q {
-                let x = V::splat(*queries[q].add(d));
-                sums[q][0] = low.mul_add(x, sums[q][0]);
-                sums[q][1] = high.mul_add(x, sums[q][1]);
-            }
-        }
-        let mut factors = [V::splat(args.scale); 2];
-        if E::SCALED {
-            for (half, factor) in factors.iter_mut().enumerate() {
-                *factor = factor.mul(V::load(keys.scales.add(half * WIDTH)));
-            }
-        }
-        for q in 0..Q {
-            for (half, sum) in sums[q].into_iter().enumerate() {
-                let mut s = sum.mul(factors[half]);
-                if args.softcap > 0.0 {
-                    s = softcap_lanes(s, args.softcap);
+                let low = keys.key_pair::<V>(pair, 0);
+                let high = keys.key_pair::<V>(pair, WIDTH);
+                for (q, [of_low, of_high]) in chains.iter_mut().enumerate() {
+                    let x = queries.add(q * args.head_dim + 2 * pair);
+                    let (even, odd) = (V::splat(*x), V::splat(*x.add(1)));
+                    of_low[0] = low.0.mul_add(even, of_low[0]);
+                    of_low[1] = low.1.mul_add(odd, of_low[1]);
+                    of_high[0] = high.0.mul_add(even, of_high[0]);
+                    of_high[1] = high.1.mul_add(odd, of_high[1]);
                 }
-                s.store(scores[q].as_mut_ptr().add(half * WIDTH));
+            }
+            for q in 0..Q {
+                for half in 0..2 {
+                    let [even, odd] = chains[q][half];
+                    sums[q][half] = sums[q][half].add(even.add(odd));
+                }
             }
         }
+        let factors = args.factors::<V, E>(keys);
+        let seen = span.lanes();
+        let mut tops = [0.0; Q];
+        for q in 0..Q {
+            for half in 0..2 {
+                let score = args.finish_score(sums[q][half], factors[half]);
+                sums[q][half] = score.keep(seen[half], f32::NEG_INFINITY);
+                sums[q][half].store(scores[q].as_mut_ptr().add(half * WIDTH));
+            }
+            tops[q] = sums[q][0].max(sums[q][1]).max_lane();
+        }
+        tops
     }
 }
 
-/// Turns a query's scores into weights and brings its maximum and its sum of weights up to date.
+/// Turns a query's scores into weights and brings its sum of weights up to date.
 ///
 /// # Safety
 /// As [`Lanes`]; `values` is a page.
@@ -355,57 +289,80 @@ unsafe fn weigh<V: Lanes, E: Element>(
     values: Page<E>,
     scratch: &mut AttentionScratch,
 ) {
-    let scores = &mut scratch.scores[query];
-    scores[..span.from].fill(f32::NEG_INFINITY);
-    scores[span.to..].fill(f32::NEG_INFINITY);
+    let scores = scratch.scores[query].as_mut_ptr();
+    let (seen, now) = (span.lanes(), scratch.maxima[query]);
     // SAFETY: a block's scores are two vectors.
     unsafe {
-        let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
-        let before = scratch.maxima[query];
-        let now = low.max(high).max_lane().max(before);
-        scratch.maxima[query] = now;
-        let decay = exp(V::splat(before - now));
-        let mut decays = [0.0; WIDTH];
-        decay.store(decays.as_mut_ptr());
-        scratch.decays[query] = decays[0];
-        exp(low.sub(V::splat(now))).store(scores.as_mut_ptr());
-        exp(high.sub(V::splat(now))).store(scores.as_mut_ptr().add(WIDTH));
-        // `exp` never gives zero; what is not seen must weigh nothing.
-        scores[..span.from].fill(0.0);
-        scores[span.to..].fill(0.0);
-        let (low, high) = (V::load(scores.as_ptr()), V::load(scores.as_ptr().add(WIDTH)));
-        let weights = &mut scratch.weights[query];
-        V::load(weights.as_ptr()).mul_add(decay, low.add(high)).store(weights.as_mut_ptr());
-        if E::SCALED {
-            low.mul(V::load(values.scales)).store(scores.as_mut_ptr());
-            let scales = V::load(values.scales.add(WIDTH));
-            high.mul(scales).store(scores.as_mut_ptr().add(WIDTH));
-        }
+        let both = [V::load(scores), V::load(scores.add(WIDTH))];
+        let sums = (scratch.weights[query].as_mut_ptr(), V::splat(scratch.decays[query]));
+        let weights = weights_of::<V, E>(both, seen, now, values, sums);
+        weights[0].store(scores);
+        weights[1].store(scores.add(WIDTH));
     }
 }
 
-/// Adds the weighted values of tokens `span` to the sums of `Q` queries.
+/// The weights of a block's tokens for one query, as bf16 values; adds them to its sums by lane.
+///
+/// Without scales, what is added up is what the values are multiplied with, rounded alike.
+///
+/// # Safety
+/// As [`Lanes`]; `values` is a page, and there are sixteen sums.
+#[inline(always)]
+pub(super) unsafe fn weights_of<V: Lanes, E: Element>(
+    scores: [V; 2],
+    seen: [u16; 2],
+    now: f32,
+    values: Page<E>,
+    (sums, decay): (*mut f32, V),
+) -> [V; 2] {
+    let mut weights = scores;
+    // SAFETY: a block's scales are two vectors.
+    unsafe {
+        for half in 0..2 {
+            // `exp` never gives zero; what is not seen must weigh nothing.
+            let weight = exp(scores[half].sub(V::splat(now))).keep(seen[half], 0.0);
+            weights[half] = if E::SCALED { weight } else { weight.round_bf16() };
+        }
+        let sum = weights[0].add(weights[1]);
+        V::load(sums).mul_add(decay, sum).store(sums);
+        if E::SCALED {
+            for half in 0..2 {
+                // The scale of what is not seen may be anything.
+                let weight = weights[half].mul(V::load(values.scales.add(half * WIDTH)));
+                weights[half] = weight.keep(seen[half], 0.0).round_bf16();
+            }
+        }
+    }
+    weights
+}
+
+/// Adds the weighted values of tokens `span` to the sums of `Q` queries; `ALL`: it is the whole
+/// block.
 ///
 /// # Safety
 /// As [`Lanes`]; `values` is a block of them.
 #[inline(always)]
-unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
+unsafe fn gather<V: Lanes, E: Element, const Q: usize, const ALL: bool>(
     head_dim: usize,
     (query, span): (usize, Span),
-    values: *const E::Code,
+    values: Page<E>,
     scratch: &mut AttentionScratch,
     fetch: &mut Fetch,
 ) {
     let mut d = 0;
     // SAFETY: `d` plus the vectors taken stays within the head size.
     unsafe {
-        while d + 4 * WIDTH <= head_dim {
-            gather_columns::<V, E, Q, 4>(head_dim, (query, span), values, d, scratch, fetch);
+        // Two chains for each query and vector: as many as there are registers for.
+        while Q <= 2 && d + 4 * WIDTH <= head_dim {
+            gather_columns::<V, E, Q, 4, ALL>(head_dim, (query, span), values, d, scratch, fetch);
             d += 4 * WIDTH;
         }
-        while d < head_dim {
-            gather_columns::<V, E, Q, 1>(head_dim, (query, span), values, d, scratch, fetch);
-            d += WIDTH;
+        while d + 2 * WIDTH <= head_dim {
+            gather_columns::<V, E, Q, 2, ALL>(head_dim, (query, span), values, d, scratch, fetch);
+            d += 2 * WIDTH;
+        }
+        if d < head_dim {
+            gather_columns::<V, E, Q, 1, ALL>(head_dim, (query, span), values, d, scratch, fetch);
         }
     }
 }
@@ -415,41 +372,43 @@ unsafe fn gather<V: Lanes, E: Element, const Q: usize>(
 /// # Safety
 /// As [`gather`].
 #[inline(always)]
-unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize>(
+unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize, const ALL: bool>(
     head_dim: usize,
     (query, span): (usize, Span),
-    values: *const E::Code,
+    values: Page<E>,
     d: usize,
     scratch: &mut AttentionScratch,
     fetch: &mut Fetch,
 ) {
     // SAFETY: tokens stay within the block, columns within the head.
     unsafe {
-        let sums = scratch.sums.as_mut_ptr().add(query * head_dim + d);
-        let mut acc = [[V::splat(0.0); N]; Q];
-        for (q, acc) in acc.iter_mut().enumerate() {
-            let decay = V::splat(scratch.decays[query + q]);
-            for (n, acc) in acc.iter_mut().enumerate() {
-                *acc = V::load(sums.add(q * head_dim + n * WIDTH)).mul(decay);
+        let zero = V::splat(0.0);
+        let mut chains = [[[zero; 2]; Q]; N];
+        let weights = scratch.scores.as_ptr().add(query).cast::<f32>();
+        for pair in 0..VALUE_PAIRS {
+            let seen = [ALL || span.has(pair), ALL || span.has(pair + VALUE_PAIRS)];
+            if !seen[0] && !seen[1] {
+                continue;
             }
-        }
-        for token in span.from..span.to {
-            fetch.step::<V>();
-            let row = values.add(token * head_dim + d);
-            let mut v = [V::splat(0.0); N];
-            for (n, v) in v.iter_mut().enumerate() {
-                *v = E::load::<V>(row.add(n * WIDTH));
+            for _ in 0..N.div_ceil(2) {
+                fetch.step::<V>();
             }
-            for (acc, scores) in acc.iter_mut().zip(&scratch.scores[query..query + Q]) {
-                let weight = V::splat(scores[token]);
-                for n in 0..N {
-                    acc[n] = v[n].mul_add(weight, acc[n]);
+            for (n, chains) in chains.iter_mut().enumerate() {
+                let (first, second) = values.value_pair(pair, d + n * WIDTH, head_dim);
+                let first = if seen[0] { first } else { zero };
+                let second = if seen[1] { second } else { zero };
+                for (q, chain) in chains.iter_mut().enumerate() {
+                    let weights = weights.add(q * KV_BLOCK + pair);
+                    chain[0] = first.mul_add(V::splat(*weights), chain[0]);
+                    chain[1] = second.mul_add(V::splat(*weights.add(VALUE_PAIRS)), chain[1]);
                 }
             }
         }
-        for (q, acc) in acc.into_iter().enumerate() {
-            for (n, v) in acc.into_iter().enumerate() {
-                v.store(sums.add(q * head_dim + n * WIDTH));
+        for (n, chains) in chains.into_iter().enumerate() {
+            for (q, [first, second]) in (query..).zip(chains) {
+                let sums = scratch.sums.as_mut_ptr().add(q * head_dim + d + n * WIDTH);
+                let decay = V::splat(scratch.decays[q]);
+                V::load(sums).mul_add(decay, first.add(second)).store(sums);
             }
         }
     }

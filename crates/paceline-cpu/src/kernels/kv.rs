@@ -5,6 +5,10 @@
 //! (`[32][head_dim]`). Bytes need scales: one `f32` for each token, after the page's codes. What is
 //! kept of a token depends on its own row alone, so neither the batch nor the cut of a prompt can
 //! change it.
+//!
+//! Attention reads the lines of a page in pairs: of keys, dimensions `2i` and `2i + 1`; of values,
+//! tokens `i` and `i + 16`, so that a block's weights form pairs without moving between lanes.
+//! Pages of bf16 hold the two lines of a pair interleaved, which is how matrix tiles read them.
 
 use std::fmt;
 
@@ -14,14 +18,17 @@ use crate::math::ROUNDER;
 /// Token slots of a KV block.
 pub const KV_BLOCK: usize = 32;
 
+/// Pairs of tokens of a block.
+pub(crate) const VALUE_PAIRS: usize = KV_BLOCK / 2;
+
 /// The largest code of a byte; its negative is the smallest.
 const MAX_CODE: f32 = 127.0;
 
 /// What keys and values are kept as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvDtype {
-    #[default]
     F16,
+    #[default]
     Bf16,
     /// Bytes, with a scale for each token and KV head.
     Int8,
@@ -77,12 +84,20 @@ pub(crate) trait Element {
     type Code: Copy + Default;
     /// Each token has a scale.
     const SCALED: bool;
+    /// Pages are matrix tiles as they lie.
+    const IS_TILES: bool = false;
 
-    /// Sixteen codes as numbers, yet to be scaled.
+    /// Where an element of the `parity`th line of a pair lies.
+    #[inline(always)]
+    fn at(lines: Pair, parity: usize, column: usize) -> usize {
+        lines.lines[parity] * lines.width + column
+    }
+
+    /// Sixteen columns of a pair of lines as bf16 values, yet to be scaled.
     ///
     /// # Safety
-    /// As [`Lanes`].
-    unsafe fn load<V: Lanes>(from: *const Self::Code) -> V;
+    /// As [`Lanes`]; the page has those lines and columns.
+    unsafe fn load_pair<V: Lanes>(codes: *const Self::Code, lines: Pair, column: usize) -> (V, V);
 
     /// Writes the codes of sixteen numbers; `inverse` is one by the scale, if there is one.
     ///
@@ -100,6 +115,26 @@ pub(crate) trait Element {
     }
 }
 
+/// Two lines of a page that attention reads together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    index: usize,
+    lines: [usize; 2],
+    width: usize,
+}
+
+impl Pair {
+    #[inline(always)]
+    fn of_keys(index: usize) -> Pair {
+        Pair { index, lines: [2 * index, 2 * index + 1], width: KV_BLOCK }
+    }
+
+    #[inline(always)]
+    fn of_values(index: usize, head_dim: usize) -> Pair {
+        Pair { index, lines: [index, index + VALUE_PAIRS], width: head_dim }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct F16;
 #[derive(Debug)]
@@ -112,9 +147,13 @@ impl Element for F16 {
     const SCALED: bool = false;
 
     #[inline(always)]
-    unsafe fn load<V: Lanes>(from: *const u16) -> V {
+    unsafe fn load_pair<V: Lanes>(codes: *const u16, lines: Pair, column: usize) -> (V, V) {
         // SAFETY: forwarded contract.
-        unsafe { V::load_f16(from) }
+        unsafe {
+            let first = V::load_f16(codes.add(Self::at(lines, 0, column)));
+            let second = V::load_f16(codes.add(Self::at(lines, 1, column)));
+            (first.round_weight(), second.round_weight())
+        }
     }
 
     #[inline(always)]
@@ -127,17 +166,26 @@ impl Element for F16 {
 impl Element for Bf16 {
     type Code = u16;
     const SCALED: bool = false;
+    const IS_TILES: bool = true;
 
     #[inline(always)]
-    unsafe fn load<V: Lanes>(from: *const u16) -> V {
+    fn at(lines: Pair, parity: usize, column: usize) -> usize {
+        2 * (lines.index * lines.width + column) + parity
+    }
+
+    #[inline(always)]
+    unsafe fn load_pair<V: Lanes>(codes: *const u16, lines: Pair, column: usize) -> (V, V) {
         // SAFETY: forwarded contract.
-        unsafe { V::load_bf16(from) }
+        unsafe {
+            let words = V::load_words(codes.add(Self::at(lines, 0, column)).cast());
+            (V::low_bf16(words), V::high_bf16(words))
+        }
     }
 
     #[inline(always)]
     unsafe fn store<V: Lanes>(numbers: V, _inverse: f32, to: *mut u16) {
         // SAFETY: forwarded contract.
-        unsafe { numbers.round_weight().store_bf16(to) }
+        unsafe { numbers.round_bf16().store_bf16(to) }
     }
 }
 
@@ -146,9 +194,12 @@ impl Element for Int8 {
     const SCALED: bool = true;
 
     #[inline(always)]
-    unsafe fn load<V: Lanes>(from: *const i8) -> V {
+    unsafe fn load_pair<V: Lanes>(codes: *const i8, lines: Pair, column: usize) -> (V, V) {
         // SAFETY: forwarded contract.
-        unsafe { V::load_i8(from) }
+        unsafe {
+            let first = V::load_i8(codes.add(Self::at(lines, 0, column)));
+            (first, V::load_i8(codes.add(Self::at(lines, 1, column))))
+        }
     }
 
     #[inline(always)]
@@ -193,6 +244,31 @@ impl<E: Element> Page<E> {
             let page = pool.add(index * E::page_bytes(head_dim));
             Page { codes: page.cast(), scales: page.add(E::scales_at(head_dim)).cast() }
         }
+    }
+
+    /// Dimensions `2 * pair` and `2 * pair + 1` of sixteen tokens' keys.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; this is a page of keys, with those dimensions and tokens.
+    #[inline(always)]
+    pub(crate) unsafe fn key_pair<V: Lanes>(self, pair: usize, token: usize) -> (V, V) {
+        // SAFETY: forwarded contract.
+        unsafe { E::load_pair(self.codes, Pair::of_keys(pair), token) }
+    }
+
+    /// Sixteen dimensions, from `d` on, of the values of tokens `pair` and `pair + 16`.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; this is a page of values of heads of `head_dim`, with those dimensions.
+    #[inline(always)]
+    pub(crate) unsafe fn value_pair<V: Lanes>(
+        self,
+        pair: usize,
+        d: usize,
+        head_dim: usize,
+    ) -> (V, V) {
+        // SAFETY: forwarded contract.
+        unsafe { E::load_pair(self.codes, Pair::of_values(pair, head_dim), d) }
     }
 }
 
@@ -242,12 +318,12 @@ unsafe fn put_key<V: Lanes, E: Element>(
     // SAFETY: the column's elements lie within the page.
     unsafe {
         let inverse = put_scale::<V, E>(key, page, token, head_dim);
-        let codes = page.cast::<E::Code>().add(token);
-        for d in (0..head_dim).step_by(WIDTH) {
+        let codes = page.cast::<E::Code>();
+        for first in (0..head_dim).step_by(WIDTH) {
             let mut column = [E::Code::default(); WIDTH];
-            E::store(V::load(key.add(d)), inverse, column.as_mut_ptr());
-            for (i, code) in column.into_iter().enumerate() {
-                codes.add((d + i) * KV_BLOCK).write_unaligned(code);
+            E::store(V::load(key.add(first)), inverse, column.as_mut_ptr());
+            for (d, code) in (first..).zip(column) {
+                codes.add(E::at(Pair::of_keys(d / 2), d % 2, token)).write_unaligned(code);
             }
         }
     }
@@ -267,9 +343,14 @@ unsafe fn put_value<V: Lanes, E: Element>(
     // SAFETY: the row's elements lie within the page.
     unsafe {
         let inverse = put_scale::<V, E>(value, page, token, head_dim);
-        let codes = page.cast::<E::Code>().add(token * head_dim);
-        for d in (0..head_dim).step_by(WIDTH) {
-            E::store(V::load(value.add(d)), inverse, codes.add(d));
+        let codes = page.cast::<E::Code>();
+        let lines = Pair::of_values(token % VALUE_PAIRS, head_dim);
+        for first in (0..head_dim).step_by(WIDTH) {
+            let mut row = [E::Code::default(); WIDTH];
+            E::store(V::load(value.add(first)), inverse, row.as_mut_ptr());
+            for (d, code) in (first..).zip(row) {
+                codes.add(E::at(lines, token / VALUE_PAIRS, d)).write_unaligned(code);
+            }
         }
     }
 }

@@ -22,6 +22,10 @@ use crate::packed::CodedView;
 const STREAMS: usize = 4;
 const PAGE_LINES: usize = 4096 / LINE;
 
+/// Rows that meet all panels before the next ones do: their activations stay in the second-level
+/// cache.
+pub(crate) const ROWS_TOGETHER: usize = 256;
+
 /// Repeats a body for rows `0..R`, each with its row as a constant: the compiler then keeps the
 /// rows' sums in registers, where a loop of this size would keep them on the stack.
 macro_rules! unroll_rows {
@@ -51,23 +55,23 @@ unsafe impl Send for Output {}
 // SAFETY: as above.
 unsafe impl Sync for Output {}
 
-/// Computes outputs `panels` of all rows.
+/// Computes outputs `panels` of `rows`.
 ///
 /// # Safety
-/// As [`Lanes`]; `panels` lies within the weight, `acts` has `n_rows` rows of floats of the
-/// weight's width, with the sums it reads, and `out` has room for `n_rows` rows of its outputs.
+/// As [`Lanes`]; `panels` lies within the weight, `rows` within `acts`, whose rows of floats have
+/// the weight's width, and `out` has room for their outputs.
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(
     w: CodedView,
     panels: std::ops::Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: std::ops::Range<usize>,
     out: Output,
 ) {
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
     unsafe {
         let w = w.up_to(panels.end);
-        with_format!(w.layout, all_panels::<V>(w, panels, acts, n_rows, out))
+        with_format!(w.layout, all_panels::<V>(w, panels, acts, rows, out))
     }
 }
 
@@ -81,12 +85,12 @@ unsafe fn all_panels<V: Lanes, F: Format>(
     w: CodedView,
     panels: std::ops::Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: std::ops::Range<usize>,
     out: Output,
 ) {
     for panel in panels {
-        for first in (0..n_rows).step_by(SUMS) {
-            let rows = first..n_rows.min(first + SUMS);
+        for first in rows.clone().step_by(SUMS) {
+            let rows = first..rows.end.min(first + SUMS);
             // SAFETY: the caller vouches for panels and rows.
             unsafe {
                 match rows.len() {

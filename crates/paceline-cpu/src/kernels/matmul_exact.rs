@@ -9,32 +9,32 @@ use crate::kernels::matmul::{Output, finish};
 use crate::lanes::{Lanes, WIDTH};
 use crate::packed::ExactView;
 
-/// Computes outputs `panels` of all rows.
+/// Computes outputs `panels` of `rows`.
 ///
 /// # Safety
-/// As [`Lanes`]; `panels` lies within the weight, `acts` has `n_rows` exact rows of the weight's
-/// width, and `out` has room for `n_rows` rows of the weight's outputs.
+/// As [`Lanes`]; `panels` lies within the weight, `rows` within `acts`, whose exact rows have the
+/// weight's width, and `out` has room for their outputs.
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(
     w: ExactView,
     panels: std::ops::Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: std::ops::Range<usize>,
     out: Output,
 ) {
     let mut panel = panels.start;
-    // SAFETY: every tile stays within `panels` and `n_rows`.
+    // SAFETY: every tile stays within `panels` and `rows`.
     unsafe {
         while panel < panels.end {
             let n_panels = if panel + 4 <= panels.end { 4 } else { 1 };
-            let mut row = 0;
-            while row + 4 <= n_rows {
+            let mut row = rows.start;
+            while row + 4 <= rows.end {
                 for p in panel..panel + n_panels {
                     tile::<V, 4, 1>(w, p, acts, row, out);
                 }
                 row += 4;
             }
-            while row < n_rows {
+            while row < rows.end {
                 match n_panels {
                     4 => tile::<V, 1, 4>(w, panel, acts, row, out),
                     _ => tile::<V, 1, 1>(w, panel, acts, row, out),

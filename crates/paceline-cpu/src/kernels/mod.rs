@@ -1,10 +1,12 @@
 //! The kernels: one generic function each, over [`crate::lanes::Lanes`], and the matrix product
-//! once more on tiles.
+//! and attention once more on tiles.
 //!
 //! They take pointers and sizes that the doors in [`crate::ops`] have checked; they do not
 //! allocate, log or fail.
 
 pub(crate) mod attention;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod attention_amx;
 pub(crate) mod format;
 pub(crate) mod kv;
 pub(crate) mod matmul;

@@ -116,6 +116,18 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn keep(self, lanes: u16, fill: f32) -> Self {
+        unsafe {
+            let fill = _mm256_set1_ps(fill);
+            let [low, high] = lanes.to_le_bytes();
+            Self(
+                _mm256_blendv_ps(fill, self.0, spread_bits(low)),
+                _mm256_blendv_ps(fill, self.1, spread_bits(high)),
+            )
+        }
+    }
+
+    #[inline(always)]
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self {
         unsafe {
             let low = _mm256_slli_epi32::<23>(_mm256_castps_si256(n_biased.0));
@@ -134,15 +146,6 @@ unsafe impl Lanes for Avx2Lanes {
             let low = _mm256_cvtepi8_epi32(bytes);
             let high = _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes));
             Self(_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self {
-        unsafe {
-            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8).cast()));
-            Self::low_bf16((low, high))
         }
     }
 
@@ -202,6 +205,20 @@ unsafe impl Lanes for Avx2Lanes {
                 _mm256_castsi256_ps(_mm256_and_si256(words.1, high)),
             )
         }
+    }
+}
+
+/// All ones in the lanes whose bits are set.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn spread_bits(bits: u8) -> __m256 {
+    // SAFETY: the caller's machine has AVX2; these work on registers alone.
+    unsafe {
+        let each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(bits)), each);
+        _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, each))
     }
 }
 

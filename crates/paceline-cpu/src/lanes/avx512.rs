@@ -91,6 +91,11 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn keep(self, lanes: u16, fill: f32) -> Self {
+        Self(unsafe { _mm512_mask_blend_ps(lanes, _mm512_set1_ps(fill), self.0) })
+    }
+
+    #[inline(always)]
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self {
         unsafe {
             let shifted = _mm512_slli_epi32::<23>(_mm512_castps_si512(n_biased.0));
@@ -101,14 +106,6 @@ unsafe impl Lanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self {
         Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self {
-        unsafe {
-            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)))
-        }
     }
 
     #[inline(always)]

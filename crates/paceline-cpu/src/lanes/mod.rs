@@ -42,7 +42,6 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn load_f16(from: *const u16) -> Self;
     /// Rounds to nearest even.
     unsafe fn store_f16(self, to: *mut u16);
-    unsafe fn load_bf16(from: *const u16) -> Self;
     /// Sixteen signed bytes.
     unsafe fn load_i8(from: *const i8) -> Self;
     /// The nearest bf16 (ties away from zero), and zero for magnitudes below [`TINY`].
@@ -68,6 +67,8 @@ pub(crate) unsafe trait Lanes: Copy {
     }
     /// Keeps the first `n` lanes and fills the rest with `fill`.
     unsafe fn keep_first(self, n: usize, fill: f32) -> Self;
+    /// Keeps the lanes whose bits are set and fills the rest with `fill`.
+    unsafe fn keep(self, lanes: u16, fill: f32) -> Self;
 
     /// `self * 2^n`, where `n` is a whole number held in `n_biased`'s low bits (see `math::exp`).
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self;

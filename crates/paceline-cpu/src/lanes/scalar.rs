@@ -91,6 +91,11 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn keep(self, lanes: u16, fill: f32) -> Self {
+        Self(std::array::from_fn(|i| if lanes >> i & 1 == 1 { self.0[i] } else { fill }))
+    }
+
+    #[inline(always)]
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self {
         map2(self, n_biased, |x, n| {
             f32::from_bits(x.to_bits().wrapping_add(n.to_bits().wrapping_shl(23)))
@@ -101,13 +106,6 @@ unsafe impl Lanes for ScalarLanes {
     unsafe fn load_i8(from: *const i8) -> Self {
         // SAFETY: the caller provides sixteen elements.
         Self(unsafe { from.cast::<[i8; WIDTH]>().read_unaligned() }.map(f32::from))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self {
-        // SAFETY: the caller provides sixteen elements.
-        let bits = unsafe { from.cast::<[u16; WIDTH]>().read_unaligned() };
-        Self(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
     }
 
     #[inline(always)]

@@ -182,7 +182,10 @@ impl Cpu {
     /// all KV heads where a sequence has one row and there are sequences enough for the threads.
     fn plan(&mut self, args: &Attention<'_>, n_kv_heads: usize) {
         let group = args.n_heads / n_kv_heads;
-        let are_many = args.seqs.len() >= TASKS_PER_THREAD * self.n_threads();
+        let n_tasks = TASKS_PER_THREAD * self.n_threads();
+        let are_many = args.seqs.len() >= n_tasks;
+        let all_queries = args.positions.len() * args.n_heads;
+        let n_queries = (all_queries / n_tasks).clamp(QUERIES_MIN, self.kernels.queries);
         self.tasks.clear();
         for seq in args.seqs {
             let rows = seq.first_row..seq.first_row + seq.n_rows;
@@ -201,19 +204,23 @@ impl Cpu {
             if rows.len() == 1 && args.n_heads <= QUERIES && are_many {
                 self.tasks.push(all);
             } else {
-                cut(all, group, &mut self.tasks);
+                cut(all, group, n_queries, &mut self.tasks);
             }
         }
     }
 }
 
-/// Sequences for each thread from which on a sequence is a single task.
+/// Sequences for each thread from which on a sequence is a single task, and tasks that a thread
+/// should have at least.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Cuts a sequence into tasks of one KV head, which `group` heads read.
-fn cut(all: AttentionTask, group: usize, tasks: &mut Vec<AttentionTask>) {
-    let n_heads = group.min(QUERIES);
-    let rows_per_task = QUERIES / n_heads;
+/// Queries of a task that are worth having together: a matrix tile's.
+const QUERIES_MIN: usize = 16;
+
+/// Cuts a sequence into tasks of one KV head, which `group` heads read, and up to `n_queries`.
+fn cut(all: AttentionTask, group: usize, n_queries: usize, tasks: &mut Vec<AttentionTask>) {
+    let n_heads = group.min(n_queries);
+    let rows_per_task = n_queries / n_heads;
     let rows = all.first_row..all.first_row + all.n_rows;
     for first_row in rows.clone().step_by(rows_per_task) {
         let n_rows = rows_per_task.min(rows.end - first_row);

@@ -1,9 +1,11 @@
 //! Weights times activations.
 
+use std::ops::Range;
+
 #[cfg(target_arch = "x86_64")]
 use crate::acts::ActForms;
 use crate::acts::Acts;
-use crate::kernels::matmul::Output;
+use crate::kernels::matmul::{Output, ROWS_TOGETHER};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul_amx::GateSink;
 use crate::ops::{Cpu, Gate};
@@ -71,10 +73,10 @@ impl Cpu {
         assert!(acts.forms().tiles, "activations lack the weight's form");
         let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
         let view = acts.view();
-        let cost = 2 * acts.n_cols() * n_rows;
-        self.split(weights[0].n_panels(), cost, &|_, panels| {
-            // SAFETY: the asserts above check every size; threads write disjoint panels.
-            unsafe { kernel([gate, up], panels, view, n_rows, to) };
+        let shape = Products { n_rows, n_panels: weights[0].n_panels(), cost: 2 * acts.n_cols() };
+        self.split_products(shape, &|rows, panels| {
+            // SAFETY: the asserts above check every size; threads write disjoint panels or rows.
+            unsafe { kernel([gate, up], panels, view, rows, to) };
         });
         true
     }
@@ -95,17 +97,46 @@ impl Cpu {
             (job.weight.view(), job.weight.n_panels(), out)
         });
         let (kernel, view) = (self.kernels.matmul, acts.view());
-        self.split(n_panels, acts.n_cols() * n_rows, &|_, range| {
+        let shape = Products { n_rows, n_panels, cost: acts.n_cols() };
+        self.split_products(shape, &|rows, range| {
             let mut first = 0;
             for (weight, count, out) in &jobs {
                 let from = range.start.clamp(first, first + count) - first;
                 let to = range.end.clamp(first, first + count) - first;
                 if from < to {
-                    // SAFETY: the asserts above check every size; threads write disjoint panels.
-                    unsafe { kernel(*weight, from..to, view, n_rows, *out) };
+                    // SAFETY: the asserts above check every size; threads write disjoint panels
+                    // or rows.
+                    unsafe { kernel(*weight, from..to, view, rows.clone(), *out) };
                 }
                 first += count;
             }
         });
     }
+
+    /// Runs `f(rows, panels)` for all, over the threads: some rows meet all panels before the next
+    /// ones do, so that their activations stay in the caches.
+    fn split_products(
+        &mut self,
+        Products { n_rows, n_panels, cost }: Products,
+        f: &(dyn Fn(Range<usize>, Range<usize>) + Sync),
+    ) {
+        let n_groups = n_rows.div_ceil(ROWS_TOGETHER);
+        self.split(n_groups * n_panels, cost * n_rows.min(ROWS_TOGETHER), &|_, range| {
+            for group in range.start / n_panels..range.end.div_ceil(n_panels) {
+                let panel = |at: usize| at.clamp(group * n_panels, (group + 1) * n_panels);
+                let first = group * ROWS_TOGETHER;
+                let rows = first..n_rows.min(first + ROWS_TOGETHER);
+                let panels =
+                    panel(range.start) - group * n_panels..panel(range.end) - group * n_panels;
+                f(rows, panels);
+            }
+        });
+    }
+}
+
+/// How large some products are together, and what one panel costs for one row.
+struct Products {
+    n_rows: usize,
+    n_panels: usize,
+    cost: usize,
 }

@@ -88,6 +88,10 @@ impl Scheduler {
             let Some(slot) = self.next_in_line() else {
                 break;
             };
+            if self.is_batch(slot) && left.batch == 0 {
+                // The batch class is the last in line.
+                break;
+            }
             if !self.try_admit(slot, &mut claims) {
                 break;
             }
@@ -100,7 +104,7 @@ impl Scheduler {
         }
     }
 
-    fn next_in_line(&self) -> Option<SeqSlot> {
+    pub(super) fn next_in_line(&self) -> Option<SeqSlot> {
         self.waiting.next(|slot| {
             self.config.batching.max_batch_size().is_none()
                 || self.requests[self.seqs[slot].request].is_in_group
@@ -136,21 +140,39 @@ impl Scheduler {
     /// Starts a waiting sequence if there is room: takes its cached prefix, and blocks for the
     /// rest of what it knows.
     fn try_admit(&mut self, slot: SeqSlot, claims: &mut Claims) -> bool {
-        if claims.n_places + self.n_places(slot) > self.config.max_num_seqs as usize {
+        let Some(after) = self.claims_with(slot, claims) else {
             return false;
-        }
-        let mut after = *claims;
-        self.add_claim(&mut after, slot);
-        if after.n_protected_blocks > self.pool.n_blocks() as usize {
-            return false;
-        }
-        self.find_prefix(slot);
-        if !self.has_blocks_for(slot, &after) {
-            return false;
-        }
+        };
         *claims = after;
         self.start(slot);
         true
+    }
+
+    /// Whether a waiting sequence could start now, and there would be places for the others that
+    /// are not of the batch class.
+    pub(super) fn has_room_for(&mut self, slot: SeqSlot) -> bool {
+        let claims = self.claims();
+        let n_waiting = match self.config.batching.max_batch_size() {
+            // Who else may start is decided when groups form.
+            Some(_) => 1,
+            None => self.waiting.n_above_batch() as usize,
+        };
+        let n_places = (self.config.max_num_seqs as usize).saturating_sub(claims.n_places);
+        n_waiting <= n_places && self.claims_with(slot, &claims).is_some()
+    }
+
+    /// What is claimed once a waiting sequence has started, if there is room for it. Leaves its
+    /// cached prefix in `hits`.
+    fn claims_with(&mut self, slot: SeqSlot, claims: &Claims) -> Option<Claims> {
+        let mut after = *claims;
+        self.add_claim(&mut after, slot);
+        if after.n_places > self.config.max_num_seqs as usize
+            || after.n_protected_blocks > self.pool.n_blocks() as usize
+        {
+            return None;
+        }
+        self.find_prefix(slot);
+        self.has_blocks_for(slot, &after).then_some(after)
     }
 
     fn has_blocks_for(&self, slot: SeqSlot, after: &Claims) -> bool {

@@ -4,6 +4,7 @@ use super::Scheduler;
 use super::rows::Planned;
 use crate::blocks::BlockUse;
 use crate::ids::{BlockId, RequestId};
+use crate::request::Priority;
 
 /// A sequence that takes part in steps. Until a request's prompt is computed, one stands for all
 /// of its sequences.
@@ -30,7 +31,33 @@ pub struct StepRows {
     pub is_decode: bool,
 }
 
+/// Whose a step's rows were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepMix {
+    /// The batch class's, of prompts and next tokens.
+    pub n_batch: u32,
+    /// The next tokens of all other classes.
+    pub n_streams: u32,
+    /// Prompts (or what a preemption lost of sequences) of all other classes.
+    pub n_prompts: u32,
+}
+
+impl StepMix {
+    pub(super) fn add(&mut self, priority: Priority, is_stream: bool, n_rows: u32) {
+        *match (priority, is_stream) {
+            (Priority::Batch, _) => &mut self.n_batch,
+            (_, true) => &mut self.n_streams,
+            (_, false) => &mut self.n_prompts,
+        } += n_rows;
+    }
+}
+
 impl Scheduler {
+    /// Whose rows the batch has.
+    pub fn mix(&self) -> StepMix {
+        self.mix
+    }
+
     /// In the order they are served.
     pub fn running(&self) -> impl Iterator<Item = RunningSequence<'_>> {
         self.running.iter().map(|&slot| {

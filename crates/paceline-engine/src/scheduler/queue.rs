@@ -65,6 +65,14 @@ impl WaitQueue {
         self.n_new
     }
 
+    /// Everything that waits in another class than the batch class.
+    pub(super) fn n_above_batch(&self) -> u32 {
+        let lanes = self.lanes.iter().filter(|(_, lane)| lane.priority != Priority::Batch);
+        let n_new: u32 = lanes.map(|(_, lane)| lane.waiting.len()).sum();
+        let preempted = &self.preempted[..Priority::Batch as usize];
+        n_new + preempted.iter().map(List::len).sum::<u32>()
+    }
+
     /// Prompt tokens of the requests that have never run.
     pub(super) fn n_new_tokens(&self) -> u64 {
         self.n_new_tokens

@@ -1,6 +1,6 @@
 //! The first half of a step: what runs already, and who must give way.
 
-use super::{MAX_PREEMPTION_RECORDS, Preemption, Scheduler};
+use super::{MAX_PREEMPTION_RECORDS, Preemption, Scheduler, StepMix};
 use crate::batch::BlockCopy;
 use crate::config::Batching;
 use crate::request::{FinishReason, Priority};
@@ -12,6 +12,8 @@ pub(super) struct Rows {
     pub(super) all: usize,
     /// Of these, how many may go to sequences with more than one token to compute.
     pub(super) prefill: usize,
+    /// Of these, how many may go to the batch class.
+    pub(super) batch: usize,
 }
 
 impl Scheduler {
@@ -20,6 +22,7 @@ impl Scheduler {
     pub fn schedule(&mut self, now_ns: u64) {
         self.batch.clear();
         self.plan.clear();
+        self.mix = StepMix::default();
         self.expire(now_ns);
         match self.config.batching {
             Batching::Interleaved => self.schedule_turn(),
@@ -31,19 +34,24 @@ impl Scheduler {
     }
 
     fn schedule_all(&mut self, now_ns: u64) {
+        self.make_way();
         let n_preemptions = self.stats.n_preemptions;
-        let left = self.schedule_running();
+        let left = self.schedule_running(self.batch_budget());
         if self.stats.n_preemptions == n_preemptions {
             // A step that had to evict has nothing to give away.
             self.form_group(now_ns);
             self.schedule_waiting(left);
+        }
+        if self.batch.is_empty() && !self.running.is_empty() {
+            // Whoever held the batch class back was preempted itself, or cannot start.
+            self.schedule_running(self.budget);
         }
     }
 
     /// Interleaving: one sequence. After the last of the running ones it is a newcomer's turn, if
     /// there is one.
     fn schedule_turn(&mut self) {
-        let whole = Rows { all: self.budget, prefill: self.budget };
+        let whole = Rows { all: self.budget, prefill: self.budget, batch: self.budget };
         if self.turn >= self.running.len() {
             self.turn = 0;
             self.schedule_waiting(whole);
@@ -76,9 +84,9 @@ impl Scheduler {
         }
     }
 
-    /// Returns the rows left.
-    fn schedule_running(&mut self) -> Rows {
-        let mut left = Rows { all: self.budget, prefill: self.prefill_budget() };
+    /// The batch class may have `batch` rows. Returns the rows left.
+    fn schedule_running(&mut self, batch: usize) -> Rows {
+        let mut left = Rows { all: self.budget, prefill: self.prefill_budget(), batch };
         let mut next = 0;
         while left.all > 0 && next < self.running.len() {
             let slot = self.running[next];
@@ -112,21 +120,56 @@ impl Scheduler {
         }
     }
 
+    /// Rows of this step that the batch class may have, while others run or are about to. What it
+    /// does not get stays where it is, with its memory, for a later step.
+    fn batch_budget(&self) -> usize {
+        let Some(max_rows) = self.config.max_batch_rows else {
+            return self.budget;
+        };
+        let mut present = self.running.iter().copied().chain(self.next_in_line());
+        match present.all(|slot| self.is_batch(slot)) {
+            true => self.budget,
+            false => self.budget.min(max_rows as usize),
+        }
+    }
+
+    pub(super) fn is_batch(&self, slot: SeqSlot) -> bool {
+        self.requests[self.seqs[slot].request].priority == Priority::Batch
+    }
+
     /// Rows a sequence gets of `left`, and takes from it.
     pub(super) fn take_rows(&self, slot: SeqSlot, left: &mut Rows) -> usize {
         let cap = match self.config.long_prefill_token_threshold as usize {
             0 => usize::MAX,
             threshold => threshold,
         };
+        let is_batch = self.is_batch(slot);
+        let most = if is_batch { left.all.min(left.batch) } else { left.all };
         let gap = self.seqs[slot].gap();
-        if gap == 1 {
-            left.all -= 1;
-            return 1;
-        }
-        let n_rows = gap.min(cap).min(left.all).min(left.prefill);
+        let n_rows = match gap {
+            1 => most.min(1),
+            _ => gap.min(cap).min(most).min(left.prefill),
+        };
         left.all -= n_rows;
-        left.prefill -= n_rows;
+        left.prefill -= if gap == 1 { 0 } else { n_rows };
+        left.batch -= if is_batch { n_rows } else { 0 };
         n_rows
+    }
+
+    /// Whoever waits in another class does not wait for the batch class: its youngest give up
+    /// places for all of them, and memory for the next, before anything of the step is planned.
+    fn make_way(&mut self) {
+        while let Some(&victim) = self.running.last() {
+            if !self.is_batch(victim) || self.is_protected(victim) {
+                return;
+            }
+            match self.next_in_line() {
+                Some(slot) if !self.is_batch(slot) && !self.has_room_for(slot) => {
+                    self.evict(victim);
+                }
+                _ => return,
+            }
+        }
     }
 
     /// Gives a sequence the blocks its next rows need, preempting from the back of the running
@@ -187,8 +230,7 @@ impl Scheduler {
         true
     }
 
-    /// Takes a sequence's blocks away and puts it at the front of its class: as if it had never
-    /// started, but with its tokens.
+    /// Memory was promised that is not there: the sequence gives up its own.
     fn preempt(&mut self, slot: SeqSlot) {
         self.raise_ratio();
         if self.is_protected(slot) {
@@ -197,6 +239,12 @@ impl Scheduler {
             self.finish_slot(slot, &FinishReason::Preempted);
             return;
         }
+        self.evict(slot);
+    }
+
+    /// Takes a sequence's blocks away and puts it at the front of its class: as if it had never
+    /// started, but with its tokens.
+    fn evict(&mut self, slot: SeqSlot) {
         self.remove_running(slot);
         let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];

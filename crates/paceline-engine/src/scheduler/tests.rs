@@ -6,6 +6,7 @@ mod endings;
 mod look;
 mod memory;
 mod order;
+mod share;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::engine::{Engine, StepOutcome};
 use crate::fake::{FakeBackend, FakeFailures};
 use crate::ids::{RequestId, Token};
 use crate::request::{Event, EventKind, FinishReason, Priority, Request, SamplingParams};
-use crate::scheduler::{Preemption, Resource, SubmitError};
+use crate::scheduler::{Preemption, Resource, StepMix, SubmitError};
 use crate::sequence::SequenceState;
 
 const LIMITS: BackendLimits =

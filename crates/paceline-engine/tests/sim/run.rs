@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_engine::fake::{FakeBackend, FakeModel, Reference};
 use paceline_engine::{
-    Engine, Event, EventKind, FinishReason, Request, RequestId, Stats, StepOutcome, SubmitError,
-    Token, TokenLogprob,
+    Engine, Event, EventKind, FinishReason, Priority, Request, RequestId, Stats, StepOutcome,
+    SubmitError, Token, TokenLogprob,
 };
 
 use crate::workload::{Action, ActionKind, Workload};
@@ -15,6 +15,7 @@ pub(crate) struct Report {
     pub(crate) events: Vec<Event>,
     stats: Stats,
     n_copies: u64,
+    n_held_back: u64,
 }
 
 /// What happened over all runs: a simulation that never preempts proves nothing about preemption.
@@ -33,6 +34,8 @@ pub(crate) struct Coverage {
     n_cancelled: u64,
     n_deadline: u64,
     n_copies: u64,
+    /// Steps in which the batch class had all it may have beside others.
+    n_held_back: u64,
 }
 
 impl Coverage {
@@ -51,6 +54,7 @@ impl Coverage {
         self.n_cancelled += stats.finished.cancelled;
         self.n_deadline += stats.finished.deadline;
         self.n_copies += report.n_copies;
+        self.n_held_back += report.n_held_back;
     }
 
     pub(crate) fn assert_everything_happened(&self) {
@@ -64,6 +68,7 @@ impl Coverage {
             ("cancels", self.n_cancelled),
             ("deadlines", self.n_deadline),
             ("copies on write", self.n_copies),
+            ("steps that held the batch class back", self.n_held_back),
         ];
         for (what, count) in seen {
             assert!(count > 100, "only {count} {what} in {} runs", self.n_runs);
@@ -81,13 +86,15 @@ struct Sim<'a> {
     touched: BTreeSet<(RequestId, u32)>,
     n_preemptions: BTreeMap<(RequestId, u32), u32>,
     events: Vec<Event>,
+    n_held_back: u64,
 }
 
 pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
     let mut model = FakeModel::new(workload.limits.n_vocab);
     model.nan_one_in = workload.nan_one_in;
     let backend = FakeBackend::with_model(workload.limits, model, workload.failures.clone());
-    let engine = Engine::new(backend, workload.config.clone()).map_err(|e| e.to_string())?;
+    let mut engine = Engine::new(backend, workload.config.clone()).map_err(|e| e.to_string())?;
+    engine.set_trace(true);
     let ids = vec![None; workload.arrivals.len()];
     let mut sim = Sim {
         workload,
@@ -97,6 +104,7 @@ pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
         touched: BTreeSet::new(),
         n_preemptions: BTreeMap::new(),
         events: Vec::new(),
+        n_held_back: 0,
     };
     sim.run_steps()?;
     sim.check_end()?;
@@ -116,7 +124,12 @@ impl Sim<'_> {
             if step > last_arrival + self.most_steps() {
                 return Err(format!("unfinished after {step} steps: starvation"));
             }
+            let batch_rows = self.batch_rows(step);
+            self.engine.set_max_batch_rows(batch_rows);
+            let before = self.running_above_batch();
             let outcome = self.engine.step(now_ns, &mut self.events);
+            self.check_shares(batch_rows, &before)
+                .map_err(|what| format!("step {step}: {what}"))?;
             self.check_step(&outcome).map_err(|what| format!("step {step}: {what}"))?;
             now_ns += self.workload.step_ns;
             if outcome == StepOutcome::Idle && step > last_arrival && self.engine.has_work() {
@@ -235,6 +248,42 @@ impl Sim<'_> {
         }
     }
 
+    fn batch_rows(&self, step: u64) -> Option<u32> {
+        let batch_rows = &self.workload.batch_rows;
+        batch_rows[step as usize % batch_rows.len()]
+    }
+
+    fn running_above_batch(&self) -> BTreeSet<(RequestId, u32)> {
+        let is_batch = |id: RequestId| {
+            let place = self.ids.iter().position(|known| *known == Some(id));
+            place.is_some_and(|i| self.workload.arrivals[i].request.priority == Priority::Batch)
+        };
+        let running = self.engine.running().filter(|seq| !is_batch(seq.request));
+        running.map(|seq| (seq.request, seq.index)).collect()
+    }
+
+    /// Beside others that ran `before` the step and have rows in it, the batch class keeps to its
+    /// share.
+    fn check_shares(
+        &mut self,
+        batch_rows: Option<u32>,
+        before: &BTreeSet<(RequestId, u32)>,
+    ) -> Result<(), String> {
+        let mix = self.engine.last_mix();
+        let mut rows = self.engine.last_rows().iter();
+        let is_shared = rows.any(|rows| before.contains(&(rows.request, rows.index)));
+        match batch_rows {
+            Some(most) if is_shared && mix.n_batch > most => {
+                Err(format!("{most} rows for the batch class, but {mix:?}"))
+            }
+            Some(most) => {
+                self.n_held_back += u64::from(is_shared && mix.n_batch == most && most > 0);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     fn check_end(&self) -> Result<(), String> {
         let stats = self.engine.stats();
         if stats.n_used_blocks > 0 || stats.n_active > 0 || stats.n_waiting > 0 {
@@ -267,7 +316,8 @@ impl Sim<'_> {
         }
         let stats = self.engine.stats();
         let n_copies = self.engine.backend().n_copies();
-        Ok(Report { events: self.events, stats, n_copies })
+        let n_held_back = self.n_held_back;
+        Ok(Report { events: self.events, stats, n_copies, n_held_back })
     }
 
     fn check_answer(

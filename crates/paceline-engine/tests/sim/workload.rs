@@ -46,6 +46,8 @@ pub(crate) struct Workload {
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) actions: Vec<Action>,
     pub(crate) step_ns: u64,
+    /// What the batch class may have beside others, step by step, again and again.
+    pub(crate) batch_rows: Vec<Option<u32>>,
 }
 
 #[derive(Debug)]
@@ -93,13 +95,15 @@ impl Workload {
         let actions = (0..n_actions).map(|_| random_action(r, &arrivals)).collect();
         let failures = if r.one_in(5) { random_failures(r) } else { FakeFailures::default() };
         let nan_one_in = if r.one_in(5) { r.range(10, 200) } else { 0 };
-        Self { limits, config, failures, nan_one_in, arrivals, actions, step_ns }
+        let batch_rows = (0..r.range(1, 4)).map(|_| random_batch_rows(r)).collect();
+        Self { limits, config, failures, nan_one_in, arrivals, actions, step_ns, batch_rows }
     }
 
     pub(crate) fn summary(&self) -> String {
-        let Self { limits, config, failures, nan_one_in, actions, .. } = self;
+        let Self { limits, config, failures, nan_one_in, actions, batch_rows, .. } = self;
         let mut lines = vec![format!(
-            "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in}\n{actions:?}"
+            "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in}\n{actions:?}\n\
+             batch_rows {batch_rows:?}"
         )];
         lines.extend(self.arrivals.iter().map(|arrival| format!("{arrival:?}")));
         lines.join("\n")
@@ -128,6 +132,7 @@ fn random_config(r: &mut Random) -> EngineConfig {
         max_num_seqs: r.range(1, 16) as u32,
         max_num_batched_tokens: r.range(1, 48) as u32,
         max_prefill_rows: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
+        max_batch_rows: None,
         long_prefill_token_threshold: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
         prefix_cache: !r.one_in(4),
         hash_key: [r.range(0, 255) as u8; 16],
@@ -143,6 +148,10 @@ fn random_config(r: &mut Random) -> EngineConfig {
             _ => Batching::Continuous,
         },
     }
+}
+
+fn random_batch_rows(r: &mut Random) -> Option<u32> {
+    (!r.one_in(3)).then(|| r.range(0, 4) as u32)
 }
 
 fn random_tokens(r: &mut Random, max_len: u64, n_vocab: u32) -> Vec<u32> {

@@ -15,6 +15,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
 use super::address::Address;
+use super::model::ModelId;
 
 /// What nobody took in for this long is dropped.
 const MAX_AGE: Duration = Duration::from_secs(7 * 86_400);
@@ -34,6 +35,11 @@ pub enum NatsError {
     Connect { address: String, why: String },
     #[error("cannot set up the queue at {address}: {why}; JetStream must be on (nats-server -js)")]
     Streams { address: String, why: String },
+    #[error(
+        "the workers of the queue {address} have the model {theirs}, but this one has {ours}; give \
+         it another queue (nats://HOST:PORT/NAME), or stop them first"
+    )]
+    OtherModel { address: String, theirs: Box<ModelId>, ours: Box<ModelId> },
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
 }
@@ -117,6 +123,11 @@ impl Link {
     pub(super) async fn stream(&self, kind: Kind) -> Result<Stream, NatsError> {
         let stream = self.context.get_or_create_stream(self.config(kind)).await;
         stream.map_err(|error| self.failed(&error))
+    }
+
+    pub(super) fn other_model(&self, theirs: ModelId, ours: &ModelId) -> NatsError {
+        let (theirs, ours) = (Box::new(theirs), Box::new(ours.clone()));
+        NatsError::OtherModel { address: self.address.to_string(), theirs, ours }
     }
 
     pub(super) fn failed(&self, error: &dyn std::error::Error) -> NatsError {

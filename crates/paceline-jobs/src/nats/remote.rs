@@ -1,7 +1,7 @@
 //! Workers elsewhere as an [`Executor`]: lines go to the queue, results come back from it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::{Handle, Runtime};
@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use super::address::Address;
 use super::collect::{self, Desk};
 use super::link::{Kind, Link, NatsError, Refused, start_runtime};
+use super::model::ModelId;
 use super::sender::SenderId;
 use super::wire::{key_of, line_text, parse_result};
 use crate::line::Fault;
@@ -43,6 +44,8 @@ pub struct RemoteExecutor {
 struct Inner {
     link: Link,
     sender: String,
+    /// The model that lines are for, once it is known; without one, whichever workers have.
+    model: OnceLock<ModelId>,
     desk: Desk,
     n_bytes: AtomicUsize,
     /// The program ends: what is on the queue stays, for the next start to go on with.
@@ -68,6 +71,7 @@ impl RemoteExecutor {
         let inner = Arc::new(Inner {
             link,
             sender: sender.name.clone(),
+            model: OnceLock::new(),
             desk: Desk::default(),
             n_bytes: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
@@ -78,6 +82,12 @@ impl RemoteExecutor {
             collect::collect(&results.link, &results.sender, &results.desk).await;
         });
         Ok(RemoteExecutor { inner, runtime, is_passing: sender.is_passing })
+    }
+
+    /// From now on lines are for this model, and workers that have another refuse them.
+    pub fn ask_for(&self, model: ModelId) {
+        // One executor serves one model; who says it again says the same.
+        let _ = self.inner.model.set(model);
     }
 }
 
@@ -113,9 +123,10 @@ impl Drop for RemoteExecutor {
 }
 
 async fn carry(inner: Arc<Inner>, line: Line, report: Report) {
-    let key = key_of(&line);
+    let model = inner.model.get();
+    let key = key_of(&line, model);
     let answer = inner.desk.expect(&key);
-    let text = line_text(&line);
+    let text = line_text(&line, model);
     inner.n_bytes.fetch_add(text.len(), Ordering::Relaxed);
     let mut posted = Posted { inner, key, text, sequence: None };
     let outcome = posted.until_answered(answer).await;

@@ -6,19 +6,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
+use super::model::ModelId;
 use crate::line::{self, Fault, Response, ResultLine};
 use crate::runner::{Line, Outcome, Ticket};
 
-/// The line as a message.
-pub(super) fn line_text(line: &Line) -> String {
+/// The line as a message, with the model it is for if that is known.
+pub(super) fn line_text(line: &Line, model: Option<&ModelId>) -> String {
     #[derive(Serialize)]
     struct Envelope<'a> {
         custom_id: &'a str,
         method: &'a str,
         url: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        model: Option<&'a ModelId>,
     }
     let (custom_id, url) = (line.custom_id.as_str(), line.endpoint.path());
-    let head = serde_json::to_string(&Envelope { custom_id, method: "POST", url });
+    let head = serde_json::to_string(&Envelope { custom_id, method: "POST", url, model });
     let mut text = head.expect("strings serialise");
     // The body is JSON already and goes as it is.
     text.pop();
@@ -28,31 +31,39 @@ pub(super) fn line_text(line: &Line) -> String {
     text
 }
 
-/// The line of a message, which `sequence` tells from others.
-pub(super) fn parse_line(payload: &[u8], sequence: u64) -> Result<Line, Fault> {
+/// The line of a message, which `sequence` tells from others, and the model it is for.
+pub(super) fn parse_line(payload: &[u8], sequence: u64) -> Result<(Line, Option<ModelId>), Fault> {
+    #[derive(Deserialize)]
+    struct For {
+        #[serde(default)]
+        model: Option<ModelId>,
+    }
     let no_line = |why: &str| Fault::new("invalid_json_line", why);
     let text = std::str::from_utf8(payload).map_err(|_| no_line("the line is not UTF-8"))?;
     let parsed = line::parse(text);
     let request = parsed.request?;
     let custom_id = parsed.custom_id.ok_or_else(|| no_line("the line has no custom_id"))?;
-    Ok(Line {
+    let For { model } = serde_json::from_str(text).map_err(|error| no_line(&error.to_string()))?;
+    let line = Line {
         ticket: Ticket { job: 0, line: sequence },
         owner: Arc::from(""),
         endpoint: request.endpoint,
         custom_id,
         body: request.body.get().to_owned(),
-    })
+    };
+    Ok((line, model))
 }
 
 /// Names a line by what it says, so that it is known again after a restart, and is another line
-/// when it says something else.
-pub(super) fn key_of(line: &Line) -> String {
+/// when it says something else, or to another model.
+pub(super) fn key_of(line: &Line, model: Option<&ModelId>) -> String {
     let mut hash = Sha256::new();
     hash.update(line.ticket.job.to_le_bytes());
     for part in [line.endpoint.path(), &line.custom_id, &line.body] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
+    hash.update(model.map_or("", |model| &model.fingerprint));
     let hash = hash.finalize();
     hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
@@ -114,10 +125,15 @@ mod tests {
     #[test]
     fn lines_arrive_as_they_were_sent() {
         let sent = line(r#"{"prompt": "x",  "n":1}"#);
-        let got = parse_line(line_text(&sent).as_bytes(), 9).unwrap();
+        let model = ModelId { name: "a \"b\"".to_owned(), fingerprint: "0f".to_owned() };
+        let text = line_text(&sent, Some(&model));
+        assert_eq!(parse_line(text.as_bytes(), 9).unwrap().1, Some(model));
+        let (got, model) = parse_line(line_text(&sent, None).as_bytes(), 9).unwrap();
+        assert_eq!(model, None);
         assert_eq!((got.ticket.line, &got.body), (9, &sent.body));
         assert_eq!((&got.custom_id, got.endpoint), (&sent.custom_id, sent.endpoint));
-        for bad in [b"{}".as_slice(), b"\xff", b"", br#"{"custom_id":"a"}"#] {
+        let bad_model = text.replace("\"0f\"", "7");
+        for bad in [b"{}".as_slice(), b"\xff", b"", br#"{"custom_id":"a"}"#, bad_model.as_bytes()] {
             assert!(parse_line(bad, 1).is_err());
         }
     }
@@ -126,10 +142,15 @@ mod tests {
     fn keys_tell_lines_apart_and_know_them_again() {
         let other_job = Line { ticket: Ticket { job: 4, line: 4 }, ..line(r#"{"prompt":"x"}"#) };
         let moved = Line { ticket: Ticket { job: 3, line: 77 }, ..line(r#"{"prompt":"x"}"#) };
-        let key = key_of(&line(r#"{"prompt":"x"}"#));
-        assert_eq!(key, key_of(&moved));
-        assert_ne!(key, key_of(&other_job));
-        assert_ne!(key, key_of(&line(r#"{"prompt":"y"}"#)));
+        let same = line(r#"{"prompt":"x"}"#);
+        let key = key_of(&same, None);
+        assert_eq!(key, key_of(&moved, None));
+        assert_ne!(key, key_of(&other_job, None));
+        assert_ne!(key, key_of(&line(r#"{"prompt":"y"}"#), None));
+        let model = ModelId { name: "a".to_owned(), fingerprint: "0f".to_owned() };
+        assert_ne!(key, key_of(&same, Some(&model)));
+        let renamed = ModelId { name: "b".to_owned(), ..model.clone() };
+        assert_eq!(key_of(&same, Some(&model)), key_of(&same, Some(&renamed)));
     }
 
     #[test]

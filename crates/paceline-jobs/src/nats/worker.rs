@@ -7,12 +7,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream::Message;
-use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::consumer::pull::Config;
+use async_nats::jetstream::consumer::{Info, PullConsumer};
 use async_nats::jetstream::message::{AckKind, Acker};
 use futures_util::StreamExt;
 use tokio::runtime::Runtime;
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use super::address::Address;
 use super::link::{Kind, Link, NatsError, Refused, start_runtime};
+use super::model::ModelId;
 use super::wire::{parse_line, result_text};
 use crate::line::Fault;
 use crate::runner::{Finished, Line, News, Outcome, Source};
@@ -35,6 +36,11 @@ const PULL_FOR: Duration = Duration::from_secs(2);
 
 /// Most lines asked for at once.
 const MAX_PULL: usize = 64;
+
+/// Whether workers with another model are about is looked at so often, this far apart: those that
+/// are idle ask for lines without a pause.
+const N_LOOKS: usize = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What telling the server at the end may take.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
@@ -84,6 +90,8 @@ struct Inner {
     /// Wakes the runner.
     news: Mutex<Option<Sender<News>>>,
     stop: StopWorker,
+    /// What its engine has.
+    model: OnceLock<ModelId>,
 }
 
 /// Lines that are this worker's for now.
@@ -127,10 +135,17 @@ impl WorkerSource {
             wanted: Notify::new(),
             news: Mutex::new(None),
             stop,
+            model: OnceLock::new(),
         });
-        let consumer = runtime.block_on(inner.consumer())?;
-        runtime.spawn(pull(Arc::clone(&inner), consumer));
         Ok(WorkerSource { inner, runtime })
+    }
+
+    /// Begins to take lines for an engine with this model. Fails if workers with another are about.
+    pub fn serve(&self, model: ModelId) -> Result<(), NatsError> {
+        let model = self.inner.model.get_or_init(|| model);
+        let consumer = self.runtime.block_on(self.inner.claim(model))?;
+        self.runtime.spawn(pull(Arc::clone(&self.inner), consumer));
+        Ok(())
     }
 
     /// Tells the source how to wake the runner. Without it lines wait for the next tick.
@@ -195,6 +210,7 @@ impl Inner {
     async fn consumer(&self) -> Result<PullConsumer, NatsError> {
         let config = Config {
             durable_name: Some(CONSUMER.to_owned()),
+            description: self.model.get().map(ModelId::tag),
             ack_wait: self.options.redeliver_after,
             max_ack_pending: MAX_UNACKED,
             ..Config::default()
@@ -202,6 +218,45 @@ impl Inner {
         let stream = self.link.stream(Kind::Lines).await?;
         let consumer = stream.get_or_create_consumer(CONSUMER, config).await;
         consumer.map_err(|error| self.link.failed(&error))
+    }
+
+    /// The workers' consumer, marked as this model's. One that is another model's, and that nobody
+    /// uses any more, is taken over.
+    async fn claim(&self, model: &ModelId) -> Result<PullConsumer, NatsError> {
+        let mut consumer = self.consumer().await?;
+        for _ in 0..N_LOOKS {
+            let info = consumer.info().await.map_err(|error| self.link.failed(&error))?;
+            match model_of(info) {
+                Some(theirs) if theirs.fingerprint == model.fingerprint => return Ok(consumer),
+                Some(theirs) if info.num_waiting > 0 || info.num_ack_pending > 0 => {
+                    return Err(self.link.other_model(theirs, model));
+                }
+                Some(_) => tokio::time::sleep(LOOK_EVERY).await,
+                None => break,
+            }
+        }
+        let known = &consumer.cached_info().config;
+        let config = Config {
+            durable_name: Some(CONSUMER.to_owned()),
+            description: Some(model.tag()),
+            ack_wait: known.ack_wait,
+            max_ack_pending: known.max_ack_pending,
+            ..Config::default()
+        };
+        // Of a consumer that is there, this changes what differs.
+        let updated = self.link.stream(Kind::Lines).await?.create_consumer(config).await;
+        updated.map_err(|error| self.link.failed(&error))
+    }
+
+    /// Ends the worker if the queue has become another model's, as it may when its disk was lost.
+    async fn check_claim(&self, consumer: &mut PullConsumer) {
+        let Ok(info) = consumer.info().await else { return };
+        let (Some(theirs), Some(ours)) = (model_of(info), self.model.get()) else { return };
+        if theirs.fingerprint != ours.fingerprint {
+            let error = self.link.other_model(theirs, ours);
+            tracing::error!(%error, "this worker takes no more lines");
+            self.stop.stop();
+        }
     }
 
     fn hands(&self) -> MutexGuard<'_, Hands> {
@@ -232,9 +287,11 @@ impl Inner {
         let parsed = parse_line(&message.payload, sequence);
         let failed = match &parsed {
             Err(fault) => Some(fault.clone()),
-            Ok(_) => self.fault_of_deliveries(delivered),
+            Ok((_, model)) => {
+                self.fault_of_model(model.as_ref()).or_else(|| self.fault_of_deliveries(delivered))
+            }
         };
-        let line = parsed.unwrap_or_else(|_| no_line(sequence));
+        let line = parsed.map_or_else(|_| no_line(sequence), |(line, _)| line);
         hands.held.insert(sequence, Held { acker, of, line });
         match failed {
             None => hands.ready.push_back(sequence),
@@ -243,6 +300,15 @@ impl Inner {
                 drop(tokio::spawn(failed));
             }
         }
+    }
+
+    /// All workers of the queue have the same model, so a line for another has nobody to wait for.
+    fn fault_of_model(&self, asked: Option<&ModelId>) -> Option<Fault> {
+        let (asked, own) = (asked?, self.model.get()?);
+        (asked.fingerprint != own.fingerprint).then(|| {
+            let why = format!("the line is for the model {asked}, but the workers have {own}");
+            Fault::new("wrong_model", why)
+        })
     }
 
     fn fault_of_deliveries(&self, delivered: i64) -> Option<Fault> {
@@ -276,6 +342,11 @@ impl Hands {
     }
 }
 
+/// Whose a queue's workers are.
+fn model_of(info: &Info) -> Option<ModelId> {
+    info.config.description.as_deref().and_then(ModelId::of_tag)
+}
+
 /// Stands in for a line that could not be read and never runs.
 fn no_line(sequence: u64) -> Line {
     Line {
@@ -290,7 +361,7 @@ fn no_line(sequence: u64) -> Line {
 /// Pulls lines when they are wanted, and holds those that are here.
 async fn pull(inner: Arc<Inner>, mut consumer: PullConsumer) {
     let beat = consumer.cached_info().config.ack_wait / 3;
-    tokio::spawn(hold(Arc::clone(&inner), beat));
+    tokio::spawn(hold(Arc::clone(&inner), consumer.clone(), beat));
     loop {
         inner.wanted.notified().await;
         if inner.stop.is_set() {
@@ -319,9 +390,10 @@ async fn pull_once(inner: &Arc<Inner>, consumer: &PullConsumer) -> Result<(), as
 }
 
 /// Tells the server again and again that lines are being worked on.
-async fn hold(inner: Arc<Inner>, beat: Duration) {
+async fn hold(inner: Arc<Inner>, mut consumer: PullConsumer, beat: Duration) {
     loop {
         tokio::time::sleep(beat.max(Duration::from_millis(100))).await;
+        inner.check_claim(&mut consumer).await;
         let held: Vec<Arc<Acker>> =
             inner.hands().held.values().map(|held| Arc::clone(&held.acker)).collect();
         for acker in held {

@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, FileMeta};
-use super::{Page, Store};
+use super::{Choice, Page, Store};
 use crate::error::JobsError;
 use crate::line::Fault;
 use crate::{Endpoint, Window};
@@ -166,17 +166,8 @@ impl Store {
         owner: Option<&str>,
         page: &Page,
     ) -> Result<(Vec<Batch>, bool), JobsError> {
-        let database = self.database();
-        let mut query = database.prepare(
-            "SELECT * FROM batches WHERE (?1 IS NULL OR owner = ?1) \
-             AND (?2 IS NULL OR seq < (SELECT seq FROM batches WHERE id = ?2)) \
-             ORDER BY seq DESC LIMIT ?3",
-        )?;
-        let rows = query.query_map(params![owner, page.after, page.limit as i64 + 1], read)?;
-        let mut found = rows.collect::<Result<Vec<_>, _>>()?;
-        let has_more = found.len() > page.limit;
-        found.truncate(page.limit);
-        Ok((found, has_more))
+        let choice = Choice { table: "batches", owner, column: "status", value: None };
+        self.page(choice, page, read)
     }
 
     /// Batches that have not ended, oldest first.

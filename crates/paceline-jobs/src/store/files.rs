@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::{Page, Store};
+use super::{Choice, Page, Store};
 use crate::error::{JobsError, failed_to};
 use crate::results::sync_dir;
 
@@ -79,21 +79,8 @@ impl Store {
         purpose: Option<&str>,
         page: &Page,
     ) -> Result<(Vec<FileMeta>, bool), JobsError> {
-        let (sign, order) = if page.oldest_first { (">", "ASC") } else { ("<", "DESC") };
-        let query = format!(
-            "SELECT {COLUMNS} FROM files WHERE (?1 IS NULL OR owner = ?1) \
-             AND (?2 IS NULL OR purpose = ?2) \
-             AND (?3 IS NULL OR seq {sign} (SELECT seq FROM files WHERE id = ?3)) \
-             ORDER BY seq {order} LIMIT ?4"
-        );
-        let database = self.database();
-        let mut query = database.prepare(&query)?;
-        let limit = page.limit as i64 + 1;
-        let rows = query.query_map(params![owner, purpose, page.after, limit], read)?;
-        let mut found = rows.collect::<Result<Vec<_>, _>>()?;
-        let has_more = found.len() > page.limit;
-        found.truncate(page.limit);
-        Ok((found, has_more))
+        let choice = Choice { table: "files", owner, column: "purpose", value: purpose };
+        self.page(choice, page, read)
     }
 
     pub fn delete_file(&self, owner: Option<&str>, id: &str) -> Result<Deleted, JobsError> {

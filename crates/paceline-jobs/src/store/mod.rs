@@ -20,7 +20,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::error::{JobsError, failed_to};
 use crate::results::sync_dir;
@@ -35,6 +35,17 @@ pub struct Page {
     pub after: Option<String>,
     pub limit: usize,
     pub oldest_first: bool,
+}
+
+/// Which entries of a table a list is of.
+#[derive(Clone, Copy, Debug)]
+struct Choice<'a> {
+    table: &'static str,
+    /// Whose; `None` is everybody's.
+    owner: Option<&'a str>,
+    /// Those with this value in this column, if there is a value.
+    column: &'static str,
+    value: Option<&'a str>,
 }
 
 /// The data directory. Dropping it lets others have it.
@@ -106,6 +117,32 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// A page of a list, and whether there is more.
+    fn page<T>(
+        &self,
+        choice: Choice<'_>,
+        page: &Page,
+        read: fn(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<(Vec<T>, bool), JobsError> {
+        let Choice { table, owner, column, value } = choice;
+        let (sign, order) = if page.oldest_first { (">", "ASC") } else { ("<", "DESC") };
+        let query = format!(
+            "SELECT * FROM {table} WHERE (?1 IS NULL OR owner = ?1) \
+             AND (?2 IS NULL OR {column} = ?2) \
+             AND (?3 IS NULL OR seq {sign} (SELECT seq FROM {table} WHERE id = ?3)) \
+             ORDER BY seq {order} LIMIT ?4"
+        );
+        let database = self.database();
+        let mut query = database.prepare(&query)?;
+        // One more than fit tells whether there is more.
+        let limit = page.limit as i64 + 1;
+        let rows = query.query_map(params![owner, value, page.after, limit], read)?;
+        let mut found = rows.collect::<Result<Vec<_>, _>>()?;
+        let has_more = found.len() > page.limit;
+        found.truncate(page.limit);
+        Ok((found, has_more))
     }
 
     fn remove_file(&self, id: &str) -> Result<(), JobsError> {

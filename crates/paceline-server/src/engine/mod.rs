@@ -13,6 +13,7 @@ mod board;
 mod live;
 mod pace;
 mod queue;
+mod share;
 mod worker;
 
 use std::sync::Arc;
@@ -164,6 +165,8 @@ pub(crate) struct WorkerOptions {
     pub(crate) queue_timeout: Option<Duration>,
     /// The pace that prompts should leave to streams.
     pub(crate) target_itl: Option<Duration>,
+    /// How many times as long lines of batches may make steps beside streams.
+    pub(crate) batch_itl_factor: Option<f64>,
     pub(crate) tracer: Option<Tracer>,
 }
 

@@ -11,8 +11,18 @@ use std::time::Duration;
 const MIN_ROWS: u32 = 8;
 /// What is tried before anything is known.
 const FIRST_ROWS: u32 = 32;
-/// The share of the target to aim at: steps scatter, and it is their slow ones that are felt.
+/// The share of the target to aim at, at first, at least and at most: steps scatter, and it is their
+/// slow ones that are felt.
 const AIM: f64 = 0.8;
+const LEAST_AIM: f64 = 0.5;
+const MOST_AIM: f64 = 0.85;
+/// What the aim is multiplied with after a step that missed the target, and after one that kept it:
+/// they balance where one step in forty misses.
+/// A step counts as a miss from this share of the target on: until a token is read it takes longer
+/// than its step.
+const MISS: f64 = 0.9;
+const AFTER_MISS: f64 = 0.96;
+const AFTER_HIT: f64 = 1.001;
 /// What a step's weight falls to with each further step.
 const MEMORY: f64 = 0.9;
 /// Where rows differ by less than this share of themselves, a slope is noise: the last one is kept.
@@ -24,7 +34,8 @@ const LEARN_BASE: f64 = 0.4;
 
 #[derive(Debug)]
 pub(super) struct Pace {
-    aim_seconds: f64,
+    target_seconds: f64,
+    aim: f64,
     max_rows: u32,
     rows: u32,
     seen: Seen,
@@ -48,7 +59,8 @@ impl Pace {
     /// `max_rows` is what a step may have in all.
     pub(super) fn new(target: Duration, max_rows: u32) -> Pace {
         Pace {
-            aim_seconds: target.as_secs_f64() * AIM,
+            target_seconds: target.as_secs_f64(),
+            aim: AIM,
             max_rows: max_rows.max(1),
             rows: FIRST_ROWS.min(max_rows.max(1)),
             seen: Seen::default(),
@@ -66,6 +78,11 @@ impl Pace {
     pub(super) fn observe(&mut self, n_rows: u32, elapsed: Duration) {
         let (rows, seconds) = (f64::from(n_rows), elapsed.as_secs_f64());
         self.seen.add(rows, seconds);
+        if n_rows > 0 {
+            let is_miss = seconds > MISS * self.target_seconds;
+            let change = if is_miss { AFTER_MISS } else { AFTER_HIT };
+            self.aim = (self.aim * change).clamp(LEAST_AIM, MOST_AIM);
+        }
         if let Some(new) = self.seen.slope() {
             let old = self.slope.unwrap_or(new);
             self.slope = Some(old + LEARN_SLOPE * (new - old));
@@ -75,7 +92,7 @@ impl Pace {
             return;
         };
         self.base += LEARN_BASE * ((seconds - slope * rows).max(0.0) - self.base);
-        let fitting = ((self.aim_seconds - self.base) / slope).max(0.0);
+        let fitting = ((self.aim * self.target_seconds - self.base) / slope).max(0.0);
         // Not more than twice what was tried last: the line may bend.
         let most = self.max_rows.min(self.rows.saturating_mul(2));
         let least = MIN_ROWS.min(self.max_rows);
@@ -154,10 +171,26 @@ mod tests {
             let mut machine = Machine { base: 0.03, per_row, n_steps: 0 };
             let times = run(&mut pace, &mut machine, 60, 40);
             assert!(times.iter().all(|&time| time < target), "{per_row}: {times:?}");
-            let wanted = ((0.08 - 0.03) / per_row).clamp(8.0, 512.0);
+            let wanted = ((0.085 - 0.03) / per_row).clamp(8.0, 512.0);
             let ratio = f64::from(pace.rows()) / wanted;
             assert!((0.6..1.4).contains(&ratio), "{per_row}: {} rows, {wanted}", pace.rows());
         }
+    }
+
+    #[test]
+    fn scattered_steps_make_it_careful() {
+        let target = Duration::from_millis(100);
+        let mut pace = Pace::new(target, 512);
+        let mut misses = 0;
+        for step in 0..1000 {
+            let rows = pace.rows();
+            let slower = if step % 12 == 0 { 1.4 } else { 1.0 };
+            let time = Duration::from_secs_f64((0.03 + 0.0005 * f64::from(rows)) * slower);
+            pace.observe(rows, time);
+            misses += i32::from(step >= 200 && time > target);
+        }
+        assert!(misses <= 40, "{misses} of 800 steps missed the target");
+        assert!(pace.rows() > 40, "{} rows", pace.rows());
     }
 
     #[test]

@@ -7,14 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use paceline_engine::{
-    Backend, Engine, Event, EventKind, FinishReason, Request, RequestId, StepOutcome,
+    Backend, Engine, Event, EventKind, FinishReason, Request, RequestId, Stats, StepOutcome,
 };
 
 use super::board::Board;
 use super::live::{Live, reason_name};
 use super::pace::Pace;
+use super::share::{BatchShare, Goals};
 use super::{Command, News, Submission, WorkerOptions};
-use crate::metrics::{Finished, Metrics};
+use crate::metrics::{Budgets, Finished, Metrics};
 
 /// How long an engine that waits for time to pass does so before it looks for clients that left.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
@@ -32,6 +33,7 @@ pub(super) struct Worker<B> {
     events: Vec<Event>,
     gone: Vec<RequestId>,
     pace: Option<Pace>,
+    batch_share: Option<BatchShare>,
     /// Nothing is to be finished any more.
     is_over: Arc<AtomicBool>,
     board: Board,
@@ -39,7 +41,7 @@ pub(super) struct Worker<B> {
 
 impl<B: Backend> Worker<B> {
     pub(super) fn new(
-        engine: Engine<B>,
+        mut engine: Engine<B>,
         commands: Receiver<Command>,
         metrics: Arc<Metrics>,
         options: WorkerOptions,
@@ -47,10 +49,14 @@ impl<B: Backend> Worker<B> {
         board: Board,
     ) -> Worker<B> {
         let stats = engine.stats();
-        metrics.publish(&stats, stats.max_rows);
+        metrics.publish(&stats, Budgets::of(&stats));
+        let goals = Goals { factor: options.batch_itl_factor, target: options.target_itl };
+        let batch_share = BatchShare::new(goals, stats.max_rows);
+        engine.set_max_batch_rows(batch_share.as_ref().map(BatchShare::rows));
         let pace = options.target_itl.map(|target| Pace::new(target, stats.max_rows));
         Worker {
             pace,
+            batch_share,
             engine,
             commands,
             metrics,
@@ -207,7 +213,7 @@ impl<B: Backend> Worker<B> {
         for preemption in self.engine.take_preemptions() {
             tracing::warn!(
                 tokens_lost = preemption.n_tokens_lost,
-                "preempted: the KV pool is full; the request will be computed again"
+                "preempted: others need its memory or place; the request will be computed again"
             );
         }
         match outcome {
@@ -228,8 +234,7 @@ impl<B: Backend> Worker<B> {
         }
         self.events = events;
         let stats = self.engine.stats();
-        let prompt_rows = self.pace.as_ref().map_or(stats.max_rows, Pace::rows);
-        self.metrics.publish(&stats, prompt_rows);
+        self.metrics.publish(&stats, self.budgets(&stats));
         self.board.show(&self.engine, &self.live, now);
         if outcome == StepOutcome::Idle && self.engine.has_work() {
             self.wait();
@@ -240,6 +245,18 @@ impl<B: Backend> Worker<B> {
         if let Some(pace) = &mut self.pace {
             pace.observe(u32::try_from(n_prompt_rows).unwrap_or(u32::MAX), elapsed);
             self.engine.set_max_prefill_rows(pace.rows());
+        }
+        if let Some(share) = &mut self.batch_share {
+            share.observe(self.engine.last_mix(), elapsed);
+            self.engine.set_max_batch_rows(Some(share.rows()));
+        }
+    }
+
+    fn budgets(&self, stats: &Stats) -> Budgets {
+        let free = Budgets::of(stats);
+        Budgets {
+            prompt_rows: self.pace.as_ref().map_or(free.prompt_rows, Pace::rows),
+            batch_rows: self.batch_share.as_ref().map_or(free.batch_rows, BatchShare::usual_rows),
         }
     }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use super::files;
-use super::query::Query;
+use super::query::{Query, list_response};
 use crate::app::App;
 use crate::call::{Visit, read_body};
 use crate::error::ApiError;
@@ -172,15 +172,8 @@ pub(crate) async fn list(
     let jobs = app.jobs()?;
     let page = Query::new(query.as_deref()).page(DEFAULT_LIST, MAX_LIST)?;
     let scope = app.keys.scope(&visit.caller);
-    let (batches, has_more) = block_in_place(|| jobs.store.batches(scope, &page))?;
-    let list = json!({
-        "object": "list",
-        "data": batches.iter().map(BatchObject::from).collect::<Vec<_>>(),
-        "has_more": has_more,
-        "first_id": batches.first().map(|batch| &batch.id),
-        "last_id": batches.last().map(|batch| &batch.id),
-    });
-    Ok(json_response(StatusCode::OK, &list))
+    let found = block_in_place(|| jobs.store.batches(scope, &page))?;
+    Ok(list_response::<_, BatchObject<'_>>(&found, |batch| &batch.id))
 }
 
 pub(crate) async fn one(

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -13,7 +13,6 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 
-use super::room::{Room, Steps};
 use crate::app::App;
 use crate::call::Call;
 use crate::error::ApiError;
@@ -22,7 +21,7 @@ use crate::openai::{chat, completions, embeddings, responses};
 use crate::options::ServerOptions;
 
 /// How long a job waits whose key is not there.
-const NO_KEY_WAIT: Duration = Duration::from_secs(10);
+pub(super) const NO_KEY_WAIT: Duration = Duration::from_secs(10);
 
 /// The longest wait for room: there may be some before the advice to an HTTP client says so.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -34,7 +33,6 @@ const CONCURRENCY_WAIT: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct LineExecutor {
     app: Arc<App>,
-    room: Room,
 }
 
 /// A line under way; dropping it cancels it.
@@ -49,7 +47,12 @@ impl Drop for LineTask {
 
 impl LineExecutor {
     pub(crate) fn new(app: Arc<App>) -> LineExecutor {
-        LineExecutor { app, room: Room::default() }
+        LineExecutor { app }
+    }
+
+    #[cfg(feature = "nats")]
+    pub(super) fn model_id(&self) -> Option<paceline_jobs::nats::ModelId> {
+        self.app.ready().ok().and_then(|ready| ready.model.served.id.clone())
     }
 
     pub(crate) fn app(&self) -> &Arc<App> {
@@ -60,19 +63,11 @@ impl LineExecutor {
 impl Executor for LineExecutor {
     type Task = LineTask;
 
-    /// As many as run at once, and some that are ready to follow; fewer where streams would
-    /// suffer.
+    /// As many as run at once, and some that are ready to follow. What they get beside streams
+    /// is decided step by step, by the engine.
     fn room(&self) -> usize {
         let max_num_seqs = self.app.ready().map_or(0, |ready| ready.model.max_num_seqs as usize);
-        let full = max_num_seqs + max_num_seqs.div_ceil(8);
-        let Some(target) = self.app.options.target_itl else { return full };
-        let (n, ns) = self.app.metrics.steps();
-        let (steps, now) = (Steps { n, ns }, Instant::now());
-        if self.app.has_interactive() {
-            return self.room.beside(full, target, steps, now);
-        }
-        self.room.alone(steps, now);
-        full
+        max_num_seqs + max_num_seqs.div_ceil(8)
     }
 
     fn start(&self, line: Line, report: Report) -> LineTask {
@@ -94,14 +89,19 @@ async fn run(app: Arc<App>, line: Line) -> Outcome {
     };
     match answer {
         Ok(body) => Outcome::Answered { status: 200, request_id, body },
-        Err(ApiError::Overloaded { code: "concurrency_limit", .. }) => {
-            Outcome::Later(CONCURRENCY_WAIT)
+        Err(error) => outcome_of(&error, request_id),
+    }
+}
+
+/// What has no room now may have some later; other errors are answers.
+pub(super) fn outcome_of(error: &ApiError, request_id: String) -> Outcome {
+    match error {
+        ApiError::Overloaded { code: "concurrency_limit", .. } => Outcome::Later(CONCURRENCY_WAIT),
+        ApiError::Overloaded { retry_after, .. } => {
+            Outcome::Later((*retry_after).min(LONGEST_WAIT))
         }
-        Err(ApiError::Overloaded { retry_after, .. }) => {
-            Outcome::Later(retry_after.min(LONGEST_WAIT))
-        }
-        Err(ApiError::Unavailable { .. }) => Outcome::Later(LONGEST_WAIT),
-        Err(error) => Outcome::Answered {
+        ApiError::Unavailable { .. } => Outcome::Later(LONGEST_WAIT),
+        _ => Outcome::Answered {
             status: error.status().as_u16(),
             request_id,
             body: to_raw_value(&error.body()).unwrap_or_default(),

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::task::block_in_place;
 
-use super::query::Query;
+use super::query::{Query, list_response};
 use super::upload;
 use crate::app::App;
 use crate::call::Visit;
@@ -82,16 +82,8 @@ pub(crate) async fn list(
     let query = Query::new(query.as_deref());
     let page = query.page(MAX_LIST, MAX_LIST)?;
     let scope = app.keys.scope(&visit.caller);
-    let (files, has_more) =
-        block_in_place(|| jobs.store.files(scope, query.get("purpose"), &page))?;
-    let list = json!({
-        "object": "list",
-        "data": files.iter().map(FileObject::from).collect::<Vec<_>>(),
-        "has_more": has_more,
-        "first_id": files.first().map(|file| &file.id),
-        "last_id": files.last().map(|file| &file.id),
-    });
-    Ok(json_response(StatusCode::OK, &list))
+    let found = block_in_place(|| jobs.store.files(scope, query.get("purpose"), &page))?;
+    Ok(list_response::<_, FileObject<'_>>(&found, |file| &file.id))
 }
 
 pub(crate) async fn one(

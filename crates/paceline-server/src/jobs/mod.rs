@@ -6,8 +6,9 @@
 pub(crate) mod batches;
 mod execute;
 pub(crate) mod files;
+#[cfg(feature = "nats")]
+mod keyed;
 mod query;
-mod room;
 mod upload;
 
 use std::io;
@@ -25,6 +26,8 @@ use paceline_jobs::{Executor, JobsError, News, Runner};
 use crate::options::JobOptions;
 pub use execute::LineEngine;
 pub(crate) use execute::LineExecutor;
+#[cfg(feature = "nats")]
+use keyed::Keyed;
 
 #[derive(Debug)]
 pub(crate) struct Jobs {
@@ -66,7 +69,10 @@ impl Jobs {
         let queue = JobQueue::new(Arc::clone(&self.store), check, options)?;
         #[cfg(feature = "nats")]
         if let Some(workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            return self.run(queue, workers);
+            if let Some(id) = executor.model_id() {
+                workers.ask_for(id);
+            }
+            return self.run(queue, Keyed::new(Arc::clone(executor.app()), workers));
         }
         self.run(queue, executor)
     }

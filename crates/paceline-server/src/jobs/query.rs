@@ -1,8 +1,14 @@
-//! What stands behind the question mark of a list.
+//! Lists: what stands behind their question mark, and how they are answered.
 
 use paceline_jobs::store::Page;
 
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+
 use crate::error::ApiError;
+use crate::json::json_response;
 
 /// The parameters of a query; ours need no escapes.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +41,21 @@ impl<'a> Query<'a> {
         };
         Ok(Page { after: self.get("after").map(str::to_owned), limit, oldest_first })
     }
+}
+
+/// A page as OpenAI writes it: entries, and the ids to go on from.
+pub(super) fn list_response<'a, T, O: From<&'a T> + Serialize>(
+    (found, has_more): &'a (Vec<T>, bool),
+    id: impl Fn(&'a T) -> &'a str,
+) -> Response {
+    let list = json!({
+        "object": "list",
+        "data": found.iter().map(O::from).collect::<Vec<O>>(),
+        "has_more": has_more,
+        "first_id": found.first().map(&id),
+        "last_id": found.last().map(&id),
+    });
+    json_response(StatusCode::OK, &list)
 }
 
 #[cfg(test)]

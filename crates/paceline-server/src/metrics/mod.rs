@@ -33,8 +33,23 @@ struct Inner {
     n_spans_dropped: u64,
     /// Requests by why they ended.
     finished: BTreeMap<&'static str, u64>,
-    /// Rows of the next step that prompts may have.
-    prompt_rows: u32,
+    budgets: Budgets,
+}
+
+/// Rows of the next step beside streams.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Budgets {
+    /// For prompts.
+    pub(crate) prompt_rows: u32,
+    /// For the batch class.
+    pub(crate) batch_rows: u32,
+}
+
+impl Budgets {
+    /// Without any goal.
+    pub(crate) fn of(stats: &Stats) -> Budgets {
+        Budgets { prompt_rows: stats.max_rows, batch_rows: stats.max_rows }
+    }
 }
 
 /// What requests were like.
@@ -104,17 +119,11 @@ pub(crate) struct EngineFacts<'a> {
 }
 
 impl Metrics {
-    /// The engine's own counters after a step, and what prompts may have of the next.
-    pub(crate) fn publish(&self, stats: &Stats, prompt_rows: u32) {
+    /// The engine's own counters after a step, and what the next may have.
+    pub(crate) fn publish(&self, stats: &Stats, budgets: Budgets) {
         let inner = &mut *self.lock();
         inner.engine.clone_from(stats);
-        inner.prompt_rows = prompt_rows;
-    }
-
-    /// How many steps there were, and how many nanoseconds they took.
-    pub(crate) fn steps(&self) -> (u64, u64) {
-        let inner = self.lock();
-        (inner.engine.step_ns.count, inner.engine.step_ns.sum)
+        inner.budgets = budgets;
     }
 
     pub(crate) fn first_token_after(&self, since_arrival: Duration) {

@@ -20,7 +20,7 @@ fn gauges_and_counters_have_both_names() {
         n_cached_tokens: 4,
         ..Stats::default()
     };
-    metrics.publish(&stats, 64);
+    metrics.publish(&stats, Budgets::of(&stats));
     metrics.responded(200);
     let page = page(&metrics);
     let label = "{model_name=\"a \\\"model\\\"\"}";
@@ -64,7 +64,7 @@ fn the_page_is_well_formed() {
         stats.step_rows.record(rows);
         stats.step_ns.record(rows * 1_000_000);
     }
-    metrics.publish(&stats, 64);
+    metrics.publish(&stats, Budgets::of(&stats));
     metrics.responded(200);
     metrics.responded(429);
     let page = page(&metrics);

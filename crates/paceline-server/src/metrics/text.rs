@@ -91,8 +91,13 @@ impl Page {
             ("step_rows_budget", u64::from(stats.max_rows), "Rows that a step may have."),
             (
                 "prompt_rows_budget",
-                u64::from(inner.prompt_rows),
+                u64::from(inner.budgets.prompt_rows),
                 "Rows of them that prompts may have while others stream.",
+            ),
+            (
+                "batch_rows_budget",
+                u64::from(inner.budgets.batch_rows),
+                "Rows of them that the batch class may have while others stream.",
             ),
         ];
         for (ours, value, help) in own {

@@ -1,9 +1,7 @@
 //! `POST /v1/chat/completions`.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use paceline_engine::TokenLogprob;
@@ -11,43 +9,23 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::logprobs::ChatLogprobs;
-use super::{FINGERPRINT, Usage};
-use crate::app::{App, Ready};
+use super::{Counted, Head, Usage};
+use crate::app::Ready;
 use crate::asked::Asked;
 use crate::call::Call;
 use crate::collect::{Choice, collect};
 use crate::error::ApiError;
 use crate::json::{Fields, json_response};
 use crate::messages::read_messages;
-use crate::model::unix_seconds;
 use crate::reply::{Finish, Piece, Update};
 use crate::sse::{self, Chunks, Events};
-use crate::tools::{Said, ToolCall, ToolParser, ToolStyle, Tools};
-
-/// What every object of one response says.
-#[derive(Clone, Debug, Serialize)]
-struct Head {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
-}
-
-pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    answer(Call::read(app, request).await?).await
-}
+use crate::tools::{Said, ToolCall, ToolForm, ToolParser, ToolStyle, Tools};
 
 /// What a request gets, however it came.
 pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
-    let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
-    let model = &ready.model;
-    let mut fields = Fields::parse(&body)?;
-    let name: Option<Cow<'_, str>> = fields.take("model")?;
-    model.check_name(name.as_deref())?;
+    let opened = call.open();
+    let (mut fields, name) = opened.fields()?;
+    let model = &opened.ready.model;
     let (asked, tools) = read(&mut fields, model.tool_style)?;
     let definitions = tools.as_ref().map(Tools::definitions).unwrap_or_default();
     let prompt = model.encode_chat(&read_messages(&mut fields)?, &definitions)?;
@@ -55,13 +33,8 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     let n_prompt = prompt.len();
     let n = asked.sampling.n;
     let work = asked.job(model, prompt)?;
-    let head = Head {
-        id: call.response_id("chatcmpl"),
-        object: if asked.stream { "chat.completion.chunk" } else { "chat.completion" },
-        created: unix_seconds(),
-        model: name.map_or_else(|| model.name().to_owned(), Cow::into_owned),
-        system_fingerprint: FINGERPRINT,
-    };
+    let object = if asked.stream { "chat.completion.chunk" } else { "chat.completion" };
+    let head = Head::new(call.response_id("chatcmpl"), object, name);
     let mut running = call.generate(vec![work]).await?;
     let mut parsers: Vec<ToolParser> = match &tools {
         Some(tools) => (0..n).map(|_| tools.parser(model.tool_style)).collect(),
@@ -69,7 +42,7 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     };
     if asked.stream {
         let usage = Counted { n_prompt, ..Counted::default() };
-        let include_usage = asked.include_usage;
+        let (ready, include_usage) = (Arc::clone(&opened.ready), asked.include_usage);
         let chunks = ChatChunks { ready, head, n, include_usage, has_logprobs, usage, parsers };
         return Ok(sse::response(running, chunks));
     }
@@ -87,24 +60,11 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     Ok(json_response(StatusCode::OK, &Whole { head, choices, usage }))
 }
 
-/// Tools that are not to be used, or cannot be because the answer has a form, are left out.
 fn read(fields: &mut Fields<'_>, style: ToolStyle) -> Result<(Asked, Option<Tools>), ApiError> {
     let mut asked = read_asked(fields)?;
-    let Some(tools) = Tools::read(fields)? else {
-        return Ok((asked, None));
-    };
-    match (&asked.format, tools.format(style)?) {
-        (Some(format), Some(_)) => {
-            let message = format!("{} and a forced tool call exclude each other", format.param);
-            Err(ApiError::invalid(format.param, message))
-        }
-        (Some(_), None) => Ok((asked, None)),
-        (None, forced) => {
-            asked.format = forced;
-            asked.show_special();
-            Ok((asked, Some(tools)))
-        }
-    }
+    let tools = Tools::read(fields, ToolForm::Nested)?;
+    let tools = tools.map_or(Ok(None), |tools| tools.ask(&mut asked, style))?;
+    Ok((asked, tools))
 }
 
 fn read_asked(fields: &mut Fields<'_>) -> Result<Asked, ApiError> {
@@ -182,14 +142,6 @@ impl WireCall {
         let ToolCall { id, name, arguments } = call;
         WireCall { index, id, r#type: "function", function: WireFunction { name, arguments } }
     }
-}
-
-/// Tokens so far.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    n_prompt: usize,
-    n_cached: usize,
-    n_completion: usize,
 }
 
 struct ChatChunks {
@@ -320,9 +272,8 @@ impl Chunks for ChatChunks {
 
     fn end(&mut self, out: &mut Events) {
         if self.include_usage {
-            let Counted { n_prompt, n_cached, n_completion } = self.usage;
-            let usage = Usage::new(n_prompt, n_completion, n_cached);
-            out.data(&Chunk { usage: Some(Some(usage)), ..self.chunk(Vec::new()) });
+            let usage = Some(Some(self.usage.usage()));
+            out.data(&Chunk { usage, ..self.chunk(Vec::new()) });
         }
         out.done();
     }

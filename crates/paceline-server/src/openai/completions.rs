@@ -3,21 +3,20 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use paceline_engine::TokenLogprob;
 use serde::Serialize;
 
 use super::logprobs::CompletionLogprobs;
-use super::{FINGERPRINT, Usage};
-use crate::app::{App, Ready};
+use super::{Counted, Head, Usage};
+use crate::app::Ready;
 use crate::asked::Asked;
 use crate::call::Call;
 use crate::collect::{Answer, Choice, collect, keep_best};
 use crate::error::ApiError;
 use crate::json::{Fields, json_response};
-use crate::model::{Model, unix_seconds};
+use crate::model::Model;
 use crate::prompts::{PROMPT, Prompt, read_prompts};
 use crate::reply::{Finish, Piece, Update};
 use crate::sse::{self, Chunks, Events};
@@ -33,32 +32,9 @@ struct Extras {
     has_logprobs: bool,
 }
 
-/// Tokens so far.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    n_prompt: usize,
-    n_cached: usize,
-    n_completion: usize,
-}
-
-impl Counted {
-    fn of(prompts: &[Prompt]) -> Counted {
-        let n_prompt = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
-        Counted { n_prompt, ..Counted::default() }
-    }
-
-    fn usage(self) -> Usage {
-        Usage::new(self.n_prompt, self.n_completion, self.n_cached)
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Head {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-    system_fingerprint: &'static str,
+fn counted(prompts: &[Prompt]) -> Counted {
+    let n_prompt = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
+    Counted { n_prompt, ..Counted::default() }
 }
 
 #[derive(Serialize)]
@@ -79,33 +55,19 @@ struct Body<'a> {
     usage: Option<Option<Usage>>,
 }
 
-pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    answer(Call::read(app, request).await?).await
-}
-
 /// What a request gets, however it came.
 pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
-    let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
-    let model = &ready.model;
-    let mut fields = Fields::parse(&body)?;
-    let name: Option<Cow<'_, str>> = fields.take("model")?;
-    model.check_name(name.as_deref())?;
+    let opened = call.open();
+    let (mut fields, name) = opened.fields()?;
+    let model = &opened.ready.model;
     let (asked, extras) = read(&mut fields)?;
     let prompts = read_prompts(&mut fields, PROMPT, model, call.max_prompts())?;
     let works = prompts.iter().map(|prompt| asked.job(model, prompt.tokens.clone()));
     let works = works.collect::<Result<Vec<_>, _>>()?;
-    let head = Head {
-        id: call.response_id("cmpl"),
-        object: "text_completion",
-        created: unix_seconds(),
-        model: name.map_or_else(|| model.name().to_owned(), Cow::into_owned),
-        system_fingerprint: FINGERPRINT,
-    };
+    let head = Head::new(call.response_id("cmpl"), "text_completion", name);
     let mut running = call.generate(works).await?;
     if asked.stream {
+        let ready = Arc::clone(&opened.ready);
         let chunks = CompletionChunks::new(ready, head, extras, prompts, asked.include_usage);
         return Ok(sse::response(running, chunks));
     }
@@ -148,7 +110,7 @@ fn whole(
     prompts: &[Prompt],
     answers: Vec<Answer>,
 ) -> Response {
-    let mut counted = Counted::of(prompts);
+    let mut counted = counted(prompts);
     let mut choices = Vec::new();
     for (prompt, mut answer) in prompts.iter().zip(answers) {
         counted.n_completion += answer.choices.iter().map(|c| c.tokens.len()).sum::<usize>();
@@ -215,7 +177,7 @@ impl CompletionChunks {
         prompts: Vec<Prompt>,
         include_usage: bool,
     ) -> CompletionChunks {
-        let counted = Counted::of(&prompts);
+        let counted = counted(&prompts);
         let streamed = |prompt| StreamedPrompt {
             prompt,
             logprobs: Vec::new(),

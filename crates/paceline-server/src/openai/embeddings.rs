@@ -1,9 +1,5 @@
 //! `POST /v1/embeddings`: the served model's hidden states as vectors of length 1.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine;
@@ -11,11 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use paceline_engine::Token;
 use serde::{Deserialize, Serialize};
 
-use crate::app::App;
 use crate::asked::read_priority;
 use crate::call::Call;
 use crate::error::ApiError;
-use crate::json::{Fields, json_response};
+use crate::json::json_response;
 use crate::model::Model;
 use crate::prompts::read_prompts;
 
@@ -32,10 +27,10 @@ enum Encoding {
 }
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct Body {
     object: &'static str,
     data: Vec<Embedding>,
-    model: Cow<'a, str>,
+    model: String,
     usage: Usage,
 }
 
@@ -59,20 +54,11 @@ struct Usage {
     total_tokens: usize,
 }
 
-pub(crate) async fn handle(
-    State(app): State<Arc<App>>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    answer(Call::read(app, request).await?).await
-}
-
 /// What a request gets, however it came.
 pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
-    let (ready, body) = (Arc::clone(&call.ready), call.body.clone());
-    let model = &ready.model;
-    let mut fields = Fields::parse(&body)?;
-    let name: Option<Cow<'_, str>> = fields.take("model")?;
-    model.check_name(name.as_deref())?;
+    let opened = call.open();
+    let (mut fields, name) = opened.fields()?;
+    let model = &opened.ready.model;
     let encoding: Encoding = fields.take("encoding_format")?.unwrap_or_default();
     check_dimensions(fields.take("dimensions")?, model)?;
     let priority = read_priority(&mut fields)?.unwrap_or_default();
@@ -90,7 +76,7 @@ pub(crate) async fn answer(call: Call) -> Result<Response, ApiError> {
     let answer = Body {
         object: "list",
         data: vectors.into_iter().enumerate().map(embedding).collect(),
-        model: name.unwrap_or_else(|| Cow::Borrowed(model.name())),
+        model: name,
         usage: Usage { prompt_tokens: n_tokens, total_tokens: n_tokens },
     };
     Ok(json_response(StatusCode::OK, &answer))

@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub(crate) use parse::{Said, ToolCall, ToolParser};
 pub(crate) use style::{ToolStyle, describe, in_plain_words};
 
+use crate::asked::Asked;
 use crate::error::ApiError;
 use crate::json::{Fields, Shape, Short, parse};
 
@@ -53,9 +54,17 @@ enum Choice {
     Named(String),
 }
 
+/// How a route writes tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ToolForm {
+    /// Chat: what a function is stands in an object of its own.
+    Nested,
+    /// Responses: it stands beside the type.
+    Flat,
+}
+
 #[derive(Debug, Deserialize)]
 struct WireTool {
-    r#type: String,
     function: WireFunction,
 }
 
@@ -70,13 +79,13 @@ struct WireFunction {
 
 impl Tools {
     /// `None` if there are none, or none is to be used.
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Result<Option<Tools>, ApiError> {
-        let list = read_list(fields)?;
+    pub(crate) fn read(fields: &mut Fields<'_>, form: ToolForm) -> Result<Option<Tools>, ApiError> {
+        let list = read_list(fields, form)?;
         let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
         let choice = match fields.take_raw(CHOICE) {
             None => Some(Choice::Auto),
             Some((Shape::Text, raw)) => choice_of_word(&parse::<String>(CHOICE, raw)?)?,
-            Some((_, raw)) => Some(choice_of_object(raw)?),
+            Some((_, raw)) => Some(choice_of_object(raw, form)?),
         };
         let Some(choice) = choice else {
             return Ok(None);
@@ -92,6 +101,27 @@ impl Tools {
             _ => {}
         }
         Ok((!list.is_empty()).then_some(Tools { list, choice, is_parallel }))
+    }
+
+    /// Lets an answer call them, and sees to it that it does where that is asked for. `None` if
+    /// it cannot, because it has another form.
+    pub(crate) fn ask(
+        self,
+        asked: &mut Asked,
+        style: ToolStyle,
+    ) -> Result<Option<Tools>, ApiError> {
+        match (&asked.format, self.format(style)?) {
+            (Some(format), Some(_)) => {
+                let message = format!("{} and a forced tool call exclude each other", format.param);
+                Err(ApiError::invalid(format.param, message))
+            }
+            (Some(_), None) => Ok(None),
+            (None, forced) => {
+                asked.format = forced;
+                asked.show_special();
+                Ok(Some(self))
+            }
+        }
     }
 
     /// As chat templates want them.
@@ -118,7 +148,7 @@ impl Tools {
     }
 }
 
-fn read_list(fields: &mut Fields<'_>) -> Result<Vec<Tool>, ApiError> {
+fn read_list(fields: &mut Fields<'_>, form: ToolForm) -> Result<Vec<Tool>, ApiError> {
     let Some((_, raw)) = fields.take_raw(TOOLS) else {
         return Ok(Vec::new());
     };
@@ -127,7 +157,11 @@ fn read_list(fields: &mut Fields<'_>) -> Result<Vec<Tool>, ApiError> {
         return Err(ApiError::invalid(TOOLS, message));
     }
     let Short(definitions) = parse::<Short<Value, MAX_TOOLS>>(TOOLS, raw)?;
-    let list = definitions.into_iter().map(read_tool).collect::<Result<Vec<_>, _>>()?;
+    let read = |definition| match form {
+        ToolForm::Nested => read_tool(definition),
+        ToolForm::Flat => read_tool(nested(definition)),
+    };
+    let list = definitions.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
     let names: HashSet<&str> = list.iter().map(|tool| tool.name.as_str()).collect();
     if names.len() < list.len() {
         return Err(ApiError::invalid(TOOLS, format!("{TOOLS}: two have the same name")));
@@ -135,15 +169,24 @@ fn read_list(fields: &mut Fields<'_>) -> Result<Vec<Tool>, ApiError> {
     Ok(list)
 }
 
+/// A flat definition as chat templates know it.
+fn nested(definition: Value) -> Value {
+    let Value::Object(mut function) = definition else {
+        return definition;
+    };
+    let kind = function.remove("type");
+    json!({"type": kind, "function": function})
+}
+
 fn read_tool(definition: Value) -> Result<Tool, ApiError> {
     let refuse = |what: String| Err(ApiError::invalid(TOOLS, format!("{TOOLS}: {what}")));
+    if definition.get("type").and_then(Value::as_str) != Some("function") {
+        return refuse("only tools of the type function are known".to_owned());
+    }
     let wire = match WireTool::deserialize(&definition) {
         Ok(wire) => wire,
         Err(error) => return refuse(error.to_string()),
     };
-    if wire.r#type != "function" {
-        return refuse("only tools of the type function are known".to_owned());
-    }
     let WireFunction { name, parameters, strict } = wire.function;
     let is_decent = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_decent) {
@@ -184,7 +227,7 @@ fn choice_of_word(word: &str) -> Result<Option<Choice>, ApiError> {
     }
 }
 
-fn choice_of_object(raw: &RawValue) -> Result<Choice, ApiError> {
+fn choice_of_object(raw: &RawValue, form: ToolForm) -> Result<Choice, ApiError> {
     #[derive(Deserialize)]
     struct Wire {
         function: Name,
@@ -193,5 +236,9 @@ fn choice_of_object(raw: &RawValue) -> Result<Choice, ApiError> {
     struct Name {
         name: String,
     }
-    Ok(Choice::Named(parse::<Wire>(CHOICE, raw)?.function.name))
+    let Name { name } = match form {
+        ToolForm::Nested => parse::<Wire>(CHOICE, raw)?.function,
+        ToolForm::Flat => parse(CHOICE, raw)?,
+    };
+    Ok(Choice::Named(name))
 }

@@ -149,6 +149,8 @@ impl TestServer {
             template,
             // What the fake model has.
             embedding: Embedding { pooling: setup.pooling, n_dims: 4 },
+            #[cfg(feature = "nats")]
+            id: None,
         };
         assert!(self.handle.serve(engine, served).unwrap());
         self

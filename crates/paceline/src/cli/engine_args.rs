@@ -54,7 +54,7 @@ pub(crate) struct MemoryArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=1 << 26))]
     num_kv_blocks: Option<u32>,
 
-    /// What keys and values are kept as; auto is f16, int8 halves their memory for a small cost in
+    /// What keys and values are kept as; auto is bf16, int8 halves their memory for a small cost in
     /// quality
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvCacheDtype::Auto)]
     kv_cache_dtype: KvCacheDtype,

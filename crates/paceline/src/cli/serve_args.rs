@@ -73,6 +73,12 @@ pub(crate) struct ServeArgs {
           value_parser = value_parser!(u64).range(0..=60_000))]
     target_itl_ms: u64,
 
+    /// While other requests run, let lines of batches make steps at most so many times as long;
+    /// 0 is off: lines get all that the others leave
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.4, help_heading = "Load",
+          value_parser = batch_itl_factor)]
+    batch_itl_factor: f64,
+
     /// What running requests get to finish when the server is stopped
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, help_heading = "Load",
           value_parser = seconds)]
@@ -154,6 +160,7 @@ impl ServeArgs {
             queue_timeout: timeout(self.queue_timeout),
             request_timeout: timeout(self.request_timeout),
             target_itl: timeout(self.target_itl_ms as f64 / 1e3),
+            batch_itl_factor: (self.batch_itl_factor > 0.0).then_some(self.batch_itl_factor),
             shutdown_timeout: Duration::from_secs_f64(self.shutdown_timeout),
             max_prompts: self.max_prompts,
             max_connections: self.max_connections as usize,
@@ -213,6 +220,14 @@ fn name_of_key(secret: &str) -> String {
 
 fn timeout(seconds: f64) -> Option<Duration> {
     (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
+}
+
+fn batch_itl_factor(text: &str) -> Result<f64, String> {
+    let factor: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match factor == 0.0 || (factor > 1.0 && factor <= 100.0) {
+        true => Ok(factor),
+        false => Err("must be 0, or above 1 and at most 100".to_owned()),
+    }
 }
 
 /// A time of at most a year.

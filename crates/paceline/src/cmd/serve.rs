@@ -39,8 +39,22 @@ fn load(args: &ServeArgs, console: &Console, handle: &ServerHandle) -> Result<()
     let llm = engine.load(console)?;
     let names = names(args, &engine, &llm);
     let embedding = Embedding { pooling: args.pooling.into(), n_dims: llm.spec().d_model };
+    #[cfg(feature = "nats")]
+    let id = {
+        use paceline_jobs::nats::ModelId;
+        let name = names.first().map(String::as_str).unwrap_or_default();
+        Some(ModelId::of_files(name, &llm.facts().path)?)
+    };
     let LlmParts { engine, tokenizer, template } = llm.into_parts();
-    handle.serve(engine, ServedModel { names, tokenizer, template, embedding })?;
+    let served = ServedModel {
+        names,
+        tokenizer,
+        template,
+        embedding,
+        #[cfg(feature = "nats")]
+        id,
+    };
+    handle.serve(engine, served)?;
     Ok(())
 }
 

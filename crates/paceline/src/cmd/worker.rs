@@ -4,7 +4,7 @@ use anyhow::Result;
 use paceline::LlmParts;
 use paceline_engine::Pooling;
 use paceline_jobs::Runner;
-use paceline_jobs::nats::{StopWorker, WorkerSource};
+use paceline_jobs::nats::{ModelId, StopWorker, WorkerSource};
 use paceline_server::{Embedding, LineEngine, ServedModel};
 
 use crate::cli::{Console, Interrupt, Outcome, WorkerArgs};
@@ -17,10 +17,13 @@ pub(crate) fn run(args: &WorkerArgs, console: &Console) -> Result<Outcome> {
     let _interrupt = Interrupt::install_with(move || stop.stop())?;
     // As the server has it unless told otherwise.
     let embedding = Embedding { pooling: Pooling::Last, n_dims: llm.spec().d_model };
+    let name = llm.spec().name.clone().unwrap_or_else(|| args.engine.model().to_owned());
+    let id = ModelId::of_files(&name, &llm.facts().path)?;
     let LlmParts { engine, tokenizer, template } = llm.into_parts();
-    // Whatever the lines call the model: who has put them on this queue means this one.
-    let model = ServedModel { names: Vec::new(), tokenizer, template, embedding };
+    // Whatever the lines call the model: which one is meant is told by its files.
+    let model = ServedModel { names: Vec::new(), tokenizer, template, embedding, id: None };
     let engine = LineEngine::start(engine, model)?;
+    lines.serve(id)?;
     let wakes = lines.wakes();
     let runner = Runner::new(lines, engine);
     wakes(runner.sender());

@@ -43,7 +43,7 @@ fn inspect_sizes_the_kv_cache_by_its_type() {
     // Two layers, keys and values of two heads of 64; bytes have a scale of 4 bytes for each head.
     let heads = 2 * 2 * 2;
     for (flag, name, n_bytes) in [
-        ("auto", "f16", 2 * 64),
+        ("auto", "bf16", 2 * 64),
         ("f16", "f16", 2 * 64),
         ("float16", "f16", 2 * 64),
         ("bf16", "bf16", 2 * 64),

@@ -4,22 +4,25 @@
 //! columns, sixteen rows) is one instruction. Up to four tiles of activations meet the same
 //! weights while the next weights are turned into bf16, which is done with a table of a group's
 //! sixteen possible weights where codes have four bits. Sums stay in tiles for all columns.
+//! More rows than that meet weights that are unpacked once, two panels at a time ([`wide`]).
 //!
 //! What is stored as a vector and read back in parts (scales) or as a tile (weights) is stored well
 //! ahead: such a read waits until the store has left the processor's queue.
 
 mod put;
 mod unpack;
+mod wide;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use put::Lines;
 pub(crate) use put::{GateSink, put_tiles};
 
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{self, TileShapes, tile_dot_bf16, tile_load, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format, with_format};
-use crate::kernels::matmul::{Output, prefetch};
+use crate::kernels::matmul::{Output, ROWS_TOGETHER, prefetch};
 use crate::lanes::avx512::Avx512Lanes;
 use crate::lanes::{Lanes, WIDTH};
 use crate::packed::CodedView;
@@ -38,14 +41,10 @@ const TILE: usize = 32 * 16;
 
 /// Elements of a tile of sums, and of all tiles of rows' together.
 const SUMS: usize = TILE_ROWS * WIDTH;
-const APART: usize = TOGETHER * SUMS;
+const APART: usize = ROWS_TOGETHER / TILE_ROWS * SUMS;
 
-/// Tiles of activations that meet the same weights.
+/// Tiles of activations that meet the weights of one panel while these are unpacked.
 const STRIP: usize = 4;
-
-/// Tiles of rows that meet all panels before the next ones do: so many stay in the second-level
-/// cache.
-const TOGETHER: usize = 8;
 
 /// Blocks of weights that are kept unpacked when more rows than a strip's meet them.
 const READY: usize = 64;
@@ -54,35 +53,35 @@ const READY: usize = 64;
 const SLOTS: usize = 4;
 const LAG: usize = 2;
 
+/// What a product needs for one panel, or for each of two.
 #[repr(align(64))]
 struct Scratch {
-    weights: MaybeUninit<[u16; READY * TILE]>,
-    heads: [Heads; HEADS],
-    /// Those of a panel, and of its partner if there is one.
+    weights: MaybeUninit<[u16; 2 * READY * TILE]>,
+    heads: [[Heads; HEADS]; 2],
     sums: MaybeUninit<[f32; 2 * APART]>,
 }
 
-/// Computes outputs `panels` of all rows.
+/// Computes outputs `panels` of `rows`.
 ///
 /// # Safety
 /// As [`super::matmul::matmul`], on a machine whose tiles are available, for a weight and
-/// activations arranged in tiles.
+/// activations arranged in tiles; the rows start with a tile.
 #[inline(always)]
 pub(crate) unsafe fn matmul<V: Lanes>(
     w: CodedView,
     panels: Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: Range<usize>,
     out: Output,
 ) {
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
     unsafe {
         let w = w.up_to(panels.end);
-        with_format!(w.layout, all_panels::<V>(&[w], panels, acts, n_rows, Sink::Rows(out)))
+        with_format!(w.layout, all_panels::<V>([w, w], panels, acts, rows, Sink::Rows(out)))
     }
 }
 
-/// Computes activations `panels` of all rows: the gate of the first weight's outputs, times the
+/// Computes activations `panels` of `rows`: the gate of the first weight's outputs, times the
 /// second's.
 ///
 /// # Safety
@@ -93,7 +92,7 @@ pub(crate) unsafe fn gated(
     weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: Range<usize>,
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
@@ -102,39 +101,36 @@ pub(crate) unsafe fn gated(
         let sink = Sink::Gate(to);
         with_format!(
             weights[0].layout,
-            all_panels::<Avx512Lanes>(&weights, panels, acts, n_rows, sink)
+            all_panels::<Avx512Lanes>(weights, panels, acts, rows, sink)
         )
     }
 }
 
 /// # Safety
-/// As [`matmul`] for one weight, [`gated`] for two.
+/// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate.
 #[inline(always)]
 unsafe fn all_panels<V: Lanes, F: Format>(
-    weights: &[CodedView],
+    weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
-    n_rows: usize,
+    rows: Range<usize>,
     sink: Sink,
 ) {
     let mut scratch = Scratch {
         weights: MaybeUninit::uninit(),
-        heads: [Heads::NONE; HEADS],
+        heads: [[Heads::NONE; HEADS]; 2],
         sums: MaybeUninit::uninit(),
     };
     // SAFETY: panels and rows stay within what the caller vouches for; the tiles are available.
     unsafe {
         TileShapes::full().configure();
-        for first in (0..n_rows).step_by(TOGETHER * TILE_ROWS) {
-            let rows = first..n_rows.min(first + TOGETHER * TILE_ROWS);
-            for panel in panels.clone() {
-                for (i, &w) in weights.iter().enumerate() {
-                    add_up::<F>(w, panel, acts, rows.clone(), i, &mut scratch);
-                }
-                let sums = scratch.sums.as_ptr().cast();
-                match sink {
-                    Sink::Rows(out) => put::rows(sums, weights[0], panel, rows.clone(), out),
-                    Sink::Gate(to) => put::gated([sums, sums.add(APART)], panel, rows.clone(), to),
+        for first in rows.clone().step_by(ROWS_TOGETHER) {
+            let rows = first..rows.end.min(first + ROWS_TOGETHER);
+            if rows.len() > STRIP * TILE_ROWS {
+                wide::all_panels::<F>(weights, panels.clone(), acts, rows, sink, &mut scratch);
+            } else {
+                for panel in panels.clone() {
+                    narrow::<F>(weights, panel, acts, rows.clone(), sink, &mut scratch);
                 }
             }
         }
@@ -142,42 +138,61 @@ unsafe fn all_panels<V: Lanes, F: Format>(
     }
 }
 
-/// The sums of some rows of one panel, as the scratch's `nth`.
+/// A panel's results for a strip's rows.
 ///
 /// # Safety
-/// As [`matmul`], with the tiles configured; the rows start with a tile.
+/// As [`all_panels`], with the tiles configured.
+#[inline(always)]
+unsafe fn narrow<F: Format>(
+    weights: [CodedView; 2],
+    panel: usize,
+    acts: ActView,
+    rows: Range<usize>,
+    sink: Sink,
+    scratch: &mut Scratch,
+) {
+    let sums: *mut f32 = scratch.sums.as_mut_ptr().cast();
+    // SAFETY: forwarded contract.
+    unsafe {
+        match sink {
+            Sink::Rows(out) => {
+                add_up::<F>(weights[0], panel, acts, rows.clone(), (0, sink), scratch);
+                put::rows(sums, weights[0], panel, rows, out);
+            }
+            Sink::Gate(to) => {
+                add_up::<F>(weights[0], panel, acts, rows.clone(), (0, sink), scratch);
+                add_up::<F>(weights[1], panel, acts, rows.clone(), (1, sink), scratch);
+                put::gated([sums, sums.add(APART)], panel, rows, to);
+            }
+        }
+    }
+}
+
+/// The sums of a strip's rows of one panel, as the scratch's `nth`.
+///
+/// # Safety
+/// As [`narrow`].
 #[inline(always)]
 unsafe fn add_up<F: Format>(
     w: CodedView,
     panel: usize,
     acts: ActView,
     rows: Range<usize>,
-    nth: usize,
+    (nth, sink): (usize, Sink),
     scratch: &mut Scratch,
 ) {
     let n_blocks = w.panel.n_blocks;
-    let unpack_once = rows.len() > STRIP * TILE_ROWS && n_blocks <= READY;
     // SAFETY: blocks and tiles stay within what the caller vouches for.
     unsafe {
-        let weights = scratch.weights.as_mut_ptr().cast::<u16>();
-        let sums = scratch.sums.as_mut_ptr().cast::<f32>().add(nth * APART);
-        let mut unpacker = Unpacker::new(w.panel(panel), n_blocks, &mut scratch.heads);
-        if unpack_once && F::CODES != Codes::Brains {
-            unpacker.start::<F>();
-            for block in 0..n_blocks {
-                unpacker.unpack::<F>(block, weights.add(block * TILE));
-            }
-        }
-        for first in rows.clone().step_by(STRIP * TILE_ROWS) {
-            let strip = Strip {
-                acts: acts.brains.add(first / TILE_ROWS * n_blocks * TILE),
-                n_blocks,
-                weights,
-                sums: sums.add((first - rows.start) / TILE_ROWS * SUMS),
-            };
-            let n_tiles = rows.end.min(first + STRIP * TILE_ROWS) - first;
-            strip.multiply::<F>(&mut unpacker, unpack_once, n_tiles.div_ceil(TILE_ROWS));
-        }
+        let mut unpacker = Unpacker::new(w.panel(panel), n_blocks, &mut scratch.heads[nth]);
+        let strip = Strip {
+            acts: acts.brains.add(rows.start / TILE_ROWS * n_blocks * TILE),
+            n_blocks,
+            weights: scratch.weights.as_mut_ptr().cast(),
+            sums: scratch.sums.as_mut_ptr().cast::<f32>().add(nth * APART),
+            lines: Lines::of(sink, panel, rows.start),
+        };
+        strip.multiply::<F>(&mut unpacker, rows.len().div_ceil(TILE_ROWS));
     }
 }
 
@@ -188,21 +203,21 @@ struct Strip {
     n_blocks: usize,
     weights: *mut u16,
     sums: *mut f32,
+    lines: Lines,
 }
 
 impl Strip {
     /// # Safety
-    /// As [`matmul`]; `n_tiles` tiles of activations follow; the scratch holds the panel's weights
-    /// if they are `ready`.
+    /// As [`matmul`]; `n_tiles` tiles of activations follow.
     #[inline(always)]
-    unsafe fn multiply<F: Format>(self, from: &mut Unpacker<'_>, ready: bool, n_tiles: usize) {
+    unsafe fn multiply<F: Format>(self, from: &mut Unpacker<'_>, n_tiles: usize) {
         // SAFETY: forwarded contract.
         unsafe {
             match n_tiles {
-                1 => self.multiply_tiles::<F, 1>(from, ready),
-                2 => self.multiply_tiles::<F, 2>(from, ready),
-                3 => self.multiply_tiles::<F, 3>(from, ready),
-                _ => self.multiply_tiles::<F, 4>(from, ready),
+                1 => self.multiply_tiles::<F, 1>(from),
+                2 => self.multiply_tiles::<F, 2>(from),
+                3 => self.multiply_tiles::<F, 3>(from),
+                _ => self.multiply_tiles::<F, 4>(from),
             }
         }
     }
@@ -210,11 +225,7 @@ impl Strip {
     /// # Safety
     /// As [`multiply`](Self::multiply), with `T` tiles.
     #[inline(always)]
-    unsafe fn multiply_tiles<F: Format, const T: usize>(
-        self,
-        from: &mut Unpacker<'_>,
-        ready: bool,
-    ) {
+    unsafe fn multiply_tiles<F: Format, const T: usize>(self, from: &mut Unpacker<'_>) {
         // SAFETY: forwarded contract; blocks stay within the panel.
         unsafe {
             tile_zero!(0);
@@ -226,10 +237,6 @@ impl Strip {
                     let weights = from.parts.codes.add(block * F::CODE_BYTES);
                     prefetch::<Avx512Lanes, F>(from.parts, block);
                     self.add_block::<T>(weights.cast(), block);
-                }
-            } else if ready {
-                for block in 0..self.n_blocks {
-                    self.add_block::<T>(self.weights.add(block * TILE), block);
                 }
             } else {
                 self.unpack_and_add::<F, T>(from);
@@ -271,17 +278,21 @@ impl Strip {
             tile_load!(4, weights, 64usize);
             tile_load!(5, acts, 64usize);
             tile_dot_bf16!(0, 4, 5);
+            self.lines.ask::<1>(0, block);
             if T > 1 {
                 tile_load!(6, acts.add(next), 64usize);
                 tile_dot_bf16!(1, 4, 6);
+                self.lines.ask::<1>(1, block);
             }
             if T > 2 {
                 tile_load!(5, acts.add(2 * next), 64usize);
                 tile_dot_bf16!(2, 4, 5);
+                self.lines.ask::<1>(2, block);
             }
             if T > 3 {
                 tile_load!(6, acts.add(3 * next), 64usize);
                 tile_dot_bf16!(3, 4, 6);
+                self.lines.ask::<1>(3, block);
             }
         }
     }

@@ -1,11 +1,14 @@
 //! What goes into tiles and what comes out of them: sums lie there with outputs as rows and the
 //! batch's rows as columns, activations with pairs of columns as rows.
+//!
+//! None of it knows the weights' format, so it is compiled once and not for each.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::SUMS;
+use super::{SUMS, Sink};
 use crate::acts::{ACT_BLOCK, ActViewMut, TILE_ROWS};
+use crate::aligned::LINE;
 use crate::kernels::matmul::{Output, finish};
 use crate::kernels::rows::put_acts;
 use crate::lanes::avx512::Avx512Lanes;
@@ -30,7 +33,7 @@ pub(crate) struct GateSink {
 ///
 /// # Safety
 /// `sums` holds the rows' tiles; `out` has room for the rows; the machine has AVX-512.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
 pub(super) unsafe fn rows(
     sums: *const f32,
     w: CodedView,
@@ -45,7 +48,9 @@ pub(super) unsafe fn rows(
         unsafe {
             let sums = sums.add(tile * SUMS);
             let at = first * out.stride + panel * WIDTH;
-            if count < FEW {
+            if count == TILE_ROWS && n_outputs == WIDTH {
+                put_tile_of_rows(sums, out.data.add(at), out);
+            } else if count < FEW {
                 for row in 0..count {
                     let sum = Avx512Lanes(column(sums, row));
                     finish(sum, out, at + row * out.stride, n_outputs);
@@ -60,13 +65,35 @@ pub(super) unsafe fn rows(
     }
 }
 
+/// Writes sixteen outputs of sixteen rows.
+///
+/// # Safety
+/// As [`rows`]; `to` is where the first row's outputs go.
+#[inline(always)]
+unsafe fn put_tile_of_rows(sums: *const f32, to: *mut f32, out: Output) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let columns = transposed(sums);
+        if out.add {
+            for (row, sum) in columns.into_iter().enumerate() {
+                let to = to.add(row * out.stride);
+                _mm512_storeu_ps(to, _mm512_add_ps(sum, _mm512_loadu_ps(to)));
+            }
+        } else {
+            for (row, sum) in columns.into_iter().enumerate() {
+                _mm512_storeu_ps(to.add(row * out.stride), sum);
+            }
+        }
+    }
+}
+
 /// Writes sixteen activations of `rows`, half a tile of each sixteen rows: the gate of the first
 /// sums, times the second.
 ///
 /// # Safety
 /// Both sums hold the rows' tiles; rows and `panel` lie within the sink's activations, which are in
 /// tiles; the machine has AVX-512.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
 pub(super) unsafe fn gated(
     [gate, up]: [*const f32; 2],
     panel: usize,
@@ -231,5 +258,52 @@ unsafe fn transposed(sums: *const f32) -> [__m512; 16] {
             columns[12 + c] = _mm512_shuffle_f32x4::<0xdd>(high_top, high_end);
         }
         columns
+    }
+}
+
+/// Where results will be written: a line for each row (and its neighbour, for a second panel), or
+/// half a tile of activations.
+///
+/// They are asked for while the products run. Rows lie far apart, each in a line and often in a page
+/// of its own, and writing would wait for each of them.
+#[derive(Clone, Copy)]
+pub(super) struct Lines {
+    at: *const u8,
+    step: usize,
+    tile_step: usize,
+    count: usize,
+}
+
+impl Lines {
+    pub(super) fn of(sink: Sink, panel: usize, row: usize) -> Lines {
+        match sink {
+            Sink::Rows(out) => {
+                let at = out.data.wrapping_add(row * out.stride + panel * WIDTH);
+                let step = out.stride * size_of::<f32>();
+                let tile_step = TILE_ROWS * step;
+                Lines { at: at.cast_const().cast(), step, tile_step, count: TILE_ROWS }
+            }
+            Sink::Gate(to) => {
+                let tile = row / TILE_ROWS * to.acts.n_blocks + panel / 2;
+                let at = to.acts.brains.wrapping_add(tile * TILE + panel % 2 * TILE / 2);
+                let tile_step = to.acts.n_blocks * TILE * size_of::<u16>();
+                Lines { at: at.cast_const().cast(), step: LINE, tile_step, count: TILE_ROWS / 2 }
+            }
+        }
+    }
+
+    /// Asks for what the `nth` row of a tile, or line of half a tile, needs for `W` panels.
+    #[inline(always)]
+    pub(super) fn ask<const W: usize>(self, tile: usize, nth: usize) {
+        if nth < self.count {
+            let at = self.at.wrapping_add(tile * self.tile_step + nth * self.step);
+            // SAFETY: a prefetch of any address does no harm.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+                if W > 1 && self.step > LINE {
+                    _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(LINE).cast());
+                }
+            }
+        }
     }
 }

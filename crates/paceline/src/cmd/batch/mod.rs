@@ -155,7 +155,14 @@ impl Run<'_> {
         let embedding = Embedding { pooling, n_dims: llm.spec().d_model };
         let paceline::LlmParts { engine, tokenizer, template } = llm.into_parts();
         // Whatever the lines call the model: the one that was asked for is meant.
-        let model = ServedModel { names: Vec::new(), tokenizer, template, embedding };
+        let model = ServedModel {
+            names: Vec::new(),
+            tokenizer,
+            template,
+            embedding,
+            #[cfg(feature = "nats")]
+            id: None,
+        };
         let engine = LineEngine::start(engine, model)?;
         let entries = feed.spawn(openai::Entry::of);
         let max_live = args.max_live();

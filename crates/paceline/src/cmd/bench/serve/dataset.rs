@@ -55,14 +55,15 @@ pub(super) fn words(n: usize, rng: &mut Rng) -> String {
     text
 }
 
-/// All requests of a run.
-pub(super) fn requests(args: &DataArgs, vocabulary: &Vocabulary) -> Result<Vec<Asked>> {
+/// All requests of the `nth` run, which are others than those of the runs before, unless a file says
+/// what to ask.
+pub(super) fn requests(args: &DataArgs, nth: usize, vocabulary: &Vocabulary) -> Result<Vec<Asked>> {
     let n_prefixes = match args.dataset_name {
         Dataset::Random => 0,
         Dataset::SharedPrefix => args.num_prefixes as usize,
         Dataset::File => return read(args),
     };
-    let mut rng = Rng::new(args.seed);
+    let mut rng = Rng::new(args.seed.wrapping_add(nth as u64));
     let prefixes: Vec<Prompt> =
         (0..n_prefixes).map(|_| vocabulary.prompt(args.prefix_len, &mut rng)).collect();
     let request = |_| {

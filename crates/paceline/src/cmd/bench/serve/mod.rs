@@ -56,13 +56,19 @@ async fn measure(args: &BenchServeArgs, console: &Console) -> Result<(Vec<Level>
     let client = server::client(args)?;
     let model = server::model(&client, args).await.context(args.base_url.clone())?;
     let vocabulary = server::vocabulary(&client, args, &model).await?;
-    let asked = dataset::requests(&args.data, &vocabulary)?;
-    let prepare = |asked| Arc::new(Prepared::new(args.endpoint, &model, asked, &args.data));
-    let requests: Vec<Arc<Prepared>> = asked.iter().map(prepare).collect();
+    let prepare = |asked| Arc::new(Prepared::new(args.endpoint, &model, &asked, &args.data));
+    // Every level asks anew: a prompt that was asked before would be answered from a cache.
+    let requests_of = |level| -> Result<Vec<Arc<Prepared>>> {
+        let asked = dataset::requests(&args.data, level, &vocabulary)?;
+        Ok(asked.into_iter().map(prepare).collect())
+    };
     let timeout = Duration::from_secs(args.timeout_sec);
-    warm_up(&client, &requests, args.load.num_warmups, timeout, console).await;
+    let wanted = args.load.levels();
+    let warm_ups = requests_of(wanted.len())?;
+    warm_up(&client, &warm_ups, args.load.num_warmups, timeout, console).await;
     let mut levels = Vec::new();
-    for max_concurrency in args.load.levels() {
+    for (level, max_concurrency) in wanted.into_iter().enumerate() {
+        let requests = requests_of(level)?;
         let plan =
             Plan { rate: args.load.request_rate, max_concurrency, timeout, seed: args.data.seed };
         let bar = console.measurements(requests.len() as u64);

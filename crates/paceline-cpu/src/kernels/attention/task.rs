@@ -1,0 +1,286 @@
+//! What attention works on: a layer's arguments, a task of it, a thread's scratch, the tokens a
+//! query sees of a block, and fetching the next block ahead.
+
+use std::ops::Range;
+
+use crate::aligned::{Aligned, LINE};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::attention_amx::TileScratch;
+use crate::kernels::kv::{Element, KV_BLOCK, Page};
+use crate::kernels::rows::softcap_lanes;
+use crate::lanes::{Lanes, WIDTH};
+
+/// Queries that walk the blocks together, at most.
+pub(crate) const QUERIES: usize = 64;
+
+/// What all tasks of one layer share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionArgs {
+    /// `[rows][n_heads * head_dim]`, and the output of the same shape.
+    pub(crate) queries: *const f32,
+    pub(crate) out: *mut f32,
+    pub(crate) positions: *const u32,
+    pub(crate) keys: *const u8,
+    pub(crate) values: *const u8,
+    pub(crate) n_heads: usize,
+    pub(crate) n_kv_heads: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) scale: f32,
+    /// 0: none.
+    pub(crate) softcap: f32,
+    /// Tokens a query sees, itself included; `u32::MAX`: all.
+    pub(crate) window: u32,
+}
+
+// SAFETY: ops hold the borrows behind the pointers while tasks run; tasks write disjoint outputs.
+unsafe impl Send for AttentionArgs {}
+// SAFETY: as above.
+unsafe impl Sync for AttentionArgs {}
+
+/// Some rows of one sequence against one KV head, or one row against several: at most [`QUERIES`]
+/// (row, head) pairs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionTask {
+    pub(crate) first_row: usize,
+    pub(crate) n_rows: usize,
+    /// Query heads `first_head..first_head + n_heads`: all those that read these KV heads, or some
+    /// that read the only one.
+    pub(crate) first_head: usize,
+    pub(crate) n_heads: usize,
+    pub(crate) first_kv_head: usize,
+    pub(crate) n_kv_heads: usize,
+    /// The sequence's block table, as an offset into the step's tables.
+    pub(crate) blocks: usize,
+}
+
+/// One thread's working memory.
+#[derive(Debug)]
+pub(crate) struct AttentionScratch {
+    /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
+    pub(in crate::kernels) queries: Vec<f32>,
+    /// Weighted sums of values so far, `[QUERIES][head_dim]`.
+    pub(in crate::kernels) sums: Aligned<f32>,
+    /// Sums of weights so far, by lane.
+    pub(in crate::kernels) weights: Vec<[f32; WIDTH]>,
+    pub(in crate::kernels) maxima: Vec<f32>,
+    /// What the sums so far are multiplied with for the block at hand.
+    pub(in crate::kernels) decays: Vec<f32>,
+    /// Scores, then weights (times the values' scales), of the block at hand.
+    pub(in crate::kernels) scores: Vec<[f32; KV_BLOCK]>,
+    #[cfg(target_arch = "x86_64")]
+    pub(in crate::kernels) tiles: TileScratch,
+}
+
+impl AttentionScratch {
+    pub(crate) fn new(head_dim: usize) -> Self {
+        Self {
+            queries: vec![0.0; QUERIES * head_dim],
+            sums: Aligned::zeros(QUERIES * head_dim),
+            weights: vec![[0.0; WIDTH]; QUERIES],
+            maxima: vec![0.0; QUERIES],
+            decays: vec![0.0; QUERIES],
+            scores: vec![[0.0; KV_BLOCK]; QUERIES],
+            #[cfg(target_arch = "x86_64")]
+            tiles: TileScratch::new(head_dim),
+        }
+    }
+
+    fn reset(&mut self, n_queries: usize) {
+        let head_dim = self.sums.len() / QUERIES;
+        self.sums[..n_queries * head_dim].fill(0.0);
+        self.weights[..n_queries].fill([0.0; WIDTH]);
+        self.maxima[..n_queries].fill(f32::NEG_INFINITY);
+    }
+
+    /// Makes ready for a task: nothing seen yet.
+    ///
+    /// # Safety
+    /// As [`attend`](super::attend).
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn begin<V: Lanes>(
+        &mut self,
+        args: &AttentionArgs,
+        task: &AttentionTask,
+    ) {
+        let n_queries = task.n_rows * task.n_heads;
+        self.reset(n_queries);
+        for query in 0..n_queries {
+            // SAFETY: the query's head lies within its row; the scratch has room for it.
+            unsafe {
+                let from = args.queries.add(offset(args, task, query));
+                let to = self.queries.as_mut_ptr().add(query * args.head_dim);
+                for d in (0..args.head_dim).step_by(WIDTH) {
+                    V::load(from.add(d)).round_bf16().store(to.add(d));
+                }
+            }
+        }
+    }
+}
+
+/// The tokens of a block that a query sees: `from..to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kernels) struct Span {
+    pub(in crate::kernels) from: usize,
+    pub(in crate::kernels) to: usize,
+}
+
+impl Span {
+    pub(in crate::kernels) const ALL: Span = Span { from: 0, to: KV_BLOCK };
+
+    #[inline(always)]
+    pub(in crate::kernels) fn has(self, token: usize) -> bool {
+        self.from <= token && token < self.to
+    }
+
+    /// A bit for each token, of the two vectors of sixteen.
+    #[inline(always)]
+    pub(in crate::kernels) fn lanes(self) -> [u16; 2] {
+        let below = |n: usize| ((1u64 << n) - 1) as u32;
+        let seen = below(self.to) & !below(self.from);
+        [seen as u16, (seen >> WIDTH) as u16]
+    }
+}
+
+impl AttentionArgs {
+    /// What dot products with a block's keys are multiplied with.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; `keys` is a page.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn factors<V: Lanes, E: Element>(&self, keys: Page<E>) -> [V; 2] {
+        // SAFETY: a block's scales are two vectors.
+        unsafe {
+            let mut factors = [V::splat(self.scale); 2];
+            if E::SCALED {
+                for (half, factor) in factors.iter_mut().enumerate() {
+                    *factor = factor.mul(V::load(keys.scales.add(half * WIDTH)));
+                }
+            }
+            factors
+        }
+    }
+
+    /// Scores from dot products.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn finish_score<V: Lanes>(&self, sums: V, factors: V) -> V {
+        // SAFETY: register operations only.
+        unsafe {
+            let scores = sums.mul(factors);
+            if self.softcap > 0.0 { softcap_lanes(scores, self.softcap) } else { scores }
+        }
+    }
+
+    fn span(&self, position: u32, block: usize) -> Span {
+        let start = (block * KV_BLOCK) as u64;
+        let end = u64::from(position) + 1;
+        let first = end.saturating_sub(u64::from(self.window));
+        let within = |x: u64| x.saturating_sub(start).min(KV_BLOCK as u64) as usize;
+        Span { from: within(first), to: within(end) }
+    }
+
+    /// The tokens of a block that a task's query sees.
+    ///
+    /// # Safety
+    /// The positions cover the task's rows.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn span_of(
+        &self,
+        task: &AttentionTask,
+        query: usize,
+        block: usize,
+    ) -> Span {
+        // SAFETY: the query's row lies within the task.
+        let position = unsafe { *self.positions.add(task.first_row + query / task.n_heads) };
+        self.span(position, block)
+    }
+
+    /// The blocks that a task's rows see.
+    ///
+    /// # Safety
+    /// The positions cover the task's rows.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn blocks(&self, task: &AttentionTask) -> Range<usize> {
+        // SAFETY: forwarded contract.
+        let (first, last) = unsafe {
+            let first = self.positions.add(task.first_row);
+            (*first, *first.add(task.n_rows - 1))
+        };
+        let oldest = (u64::from(first) + 1).saturating_sub(u64::from(self.window)) as usize;
+        oldest / KV_BLOCK..last as usize / KV_BLOCK + 1
+    }
+}
+
+/// Asks for a block's pages a few lines at a time, while the block before it is worked on.
+///
+/// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
+/// pages of all heads are asked for side by side, as that many streams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fetch {
+    keys: *const u8,
+    values: *const u8,
+    page_bytes: usize,
+    n_pages: usize,
+    page: usize,
+    at: usize,
+}
+
+impl Fetch {
+    /// The pages of a task's block.
+    ///
+    /// # Safety
+    /// The pools have that block.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn new<E: Element>(
+        args: &AttentionArgs,
+        task: &AttentionTask,
+        id: u32,
+    ) -> Fetch {
+        let page_bytes = E::page_bytes(args.head_dim);
+        let at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
+        // SAFETY: the caller vouches for the block.
+        let (keys, values) = unsafe { (args.keys.add(at), args.values.add(at)) };
+        Fetch { keys, values, page_bytes, n_pages: task.n_kv_heads, page: 0, at: 0 }
+    }
+
+    /// Nothing to fetch.
+    pub(in crate::kernels) fn none() -> Fetch {
+        let nowhere = std::ptr::null();
+        Fetch { keys: nowhere, values: nowhere, page_bytes: 0, n_pages: 0, page: 0, at: 0 }
+    }
+
+    /// Asks for the next line of keys and of values.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn step<V: Lanes>(&mut self) {
+        if self.at < self.page_bytes {
+            let at = self.page * self.page_bytes + self.at;
+            // SAFETY: a prefetch of any address does no harm.
+            unsafe {
+                V::prefetch(self.keys.wrapping_add(at));
+                V::prefetch(self.values.wrapping_add(at));
+            }
+            self.page += 1;
+            if self.page == self.n_pages {
+                self.page = 0;
+                self.at += LINE;
+            }
+        }
+    }
+}
+
+/// Where a query's head begins in the query and output rows.
+#[inline(always)]
+pub(in crate::kernels) fn offset(
+    args: &AttentionArgs,
+    task: &AttentionTask,
+    query: usize,
+) -> usize {
+    let row = task.first_row + query / task.n_heads;
+    let head = task.first_head + query % task.n_heads;
+    (row * args.n_heads + head) * args.head_dim
+}

@@ -1,0 +1,309 @@
+//! Products for more rows than a strip's: two panels' weights are unpacked once and stay ready, two
+//! tiles of rows meet both at a time, so that each tile that is loaded serves two products. What is
+//! done with unpacked weights does not know their format and is compiled once.
+
+use std::ops::Range;
+
+use super::put::Lines;
+use super::unpack::Unpacker;
+use super::{APART, READY, SUMS, Scratch, Sink, TILE, put};
+use crate::acts::{ActView, TILE_ROWS};
+use crate::amx::{tile_dot_bf16, tile_load, tile_store, tile_zero};
+use crate::kernels::format::{Codes, Format};
+use crate::kernels::matmul::prefetch;
+use crate::lanes::avx512::Avx512Lanes;
+use crate::packed::CodedView;
+
+/// Tiles of rows that meet the weights at a time.
+const PAIR: usize = 2;
+
+/// # Safety
+/// As [`super::all_panels`], with the tiles configured, for at most `ROWS_TOGETHER` rows.
+#[inline(always)]
+pub(super) unsafe fn all_panels<F: Format>(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    sink: Sink,
+    scratch: &mut Scratch,
+) {
+    let step = match sink {
+        Sink::Rows(_) => 2,
+        Sink::Gate(_) => 1,
+    };
+    for panel in panels.clone().step_by(step) {
+        let job = Job { weights, panel, acts, rows: (rows.start, rows.end), sink };
+        // SAFETY: forwarded contract.
+        unsafe {
+            if panel + step > panels.end {
+                job.multiply::<F, 1>(scratch);
+            } else {
+                job.multiply::<F, 2>(scratch);
+            }
+        }
+    }
+}
+
+/// One or two panels' products with some rows.
+#[derive(Clone, Copy)]
+struct Job {
+    weights: [CodedView; 2],
+    panel: usize,
+    acts: ActView,
+    rows: (usize, usize),
+    sink: Sink,
+}
+
+/// Where the weights of the panels lie unpacked, and what is still to be done for that.
+struct Source<'a> {
+    unpackers: [Unpacker<'a>; 2],
+    ready: [*mut u16; 2],
+}
+
+impl Job {
+    /// # Safety
+    /// As [`all_panels`], for `W` panels.
+    #[inline(always)]
+    unsafe fn multiply<F: Format, const W: usize>(self, scratch: &mut Scratch) {
+        let n_blocks = self.weights[0].panel.n_blocks;
+        let sums: *mut f32 = scratch.sums.as_mut_ptr().cast();
+        let ready: *mut u16 = scratch.weights.as_mut_ptr().cast();
+        let [first, second] = &mut scratch.heads;
+        // SAFETY: blocks, tiles and panels stay within what the caller vouches for.
+        unsafe {
+            let unpackers = [
+                Unpacker::new(self.panel_of(0), n_blocks, first),
+                Unpacker::new(self.panel_of(W - 1), n_blocks, second),
+            ];
+            let mut source = Source { unpackers, ready: [ready, ready.add(READY * TILE)] };
+            source.start::<F, W>();
+            for blocks in (0..n_blocks).step_by(READY).map(|b| b..n_blocks.min(b + READY)) {
+                source.unpack::<F, W>(blocks.clone());
+                for row in (self.rows.0..self.rows.1).step_by(PAIR * TILE_ROWS) {
+                    // Sums wait for all blocks only where not all are ready at once.
+                    let tile = if n_blocks > READY { (row - self.rows.0) / TILE_ROWS } else { 0 };
+                    let pair = Pair {
+                        acts: self.acts.brains.add(row / TILE_ROWS * n_blocks * TILE),
+                        n_blocks,
+                        sums: sums.add(tile * SUMS),
+                        lines: Lines::of(self.sink, self.panel, row),
+                    };
+                    let rows = row..self.rows.1.min(row + PAIR * TILE_ROWS);
+                    let weights = source.weights::<F>(blocks.start);
+                    if rows.len() > TILE_ROWS {
+                        pair.multiply::<W, 2>(weights, blocks.clone());
+                    } else {
+                        pair.multiply::<W, 1>(weights, blocks.clone());
+                    }
+                    if blocks.end == n_blocks {
+                        self.put::<W>(pair.sums, rows);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The panel whose weights come `nth`.
+    ///
+    /// # Safety
+    /// As [`all_panels`].
+    #[inline(always)]
+    unsafe fn panel_of(&self, nth: usize) -> crate::kernels::format::Panel {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match self.sink {
+                Sink::Rows(_) => self.weights[0].panel(self.panel + nth),
+                Sink::Gate(_) => self.weights[nth].panel(self.panel),
+            }
+        }
+    }
+
+    /// # Safety
+    /// `sums` holds the rows' tiles of `W` panels.
+    #[inline(always)]
+    unsafe fn put<const W: usize>(self, sums: *const f32, rows: Range<usize>) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match self.sink {
+                Sink::Rows(out) => {
+                    for nth in 0..W {
+                        let sums = sums.add(nth * APART);
+                        put::rows(sums, self.weights[0], self.panel + nth, rows.clone(), out);
+                    }
+                }
+                Sink::Gate(to) => put::gated([sums, sums.add(APART)], self.panel, rows, to),
+            }
+        }
+    }
+}
+
+impl Source<'_> {
+    /// # Safety
+    /// As [`Unpacker::start`].
+    #[inline(always)]
+    unsafe fn start<F: Format, const W: usize>(&mut self) {
+        for unpacker in &mut self.unpackers[..W] {
+            if F::CODES != Codes::Brains {
+                // SAFETY: forwarded contract.
+                unsafe { unpacker.start::<F>() };
+            }
+        }
+    }
+
+    /// Makes some blocks' weights ready.
+    ///
+    /// # Safety
+    /// As [`Unpacker::unpack`].
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const W: usize>(&mut self, blocks: Range<usize>) {
+        for nth in 0..W {
+            for block in blocks.clone() {
+                // SAFETY: forwarded contract.
+                unsafe {
+                    if F::CODES == Codes::Brains {
+                        prefetch::<Avx512Lanes, F>(self.unpackers[nth].parts, block);
+                    } else {
+                        let to = self.ready[nth].add(block % READY * TILE);
+                        self.unpackers[nth].unpack::<F>(block, to);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where the panels' weights begin that were made ready last, from `block` on.
+    ///
+    /// # Safety
+    /// The block lies within the panels.
+    #[inline(always)]
+    unsafe fn weights<F: Format>(&self, block: usize) -> [*const u16; 2] {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match F::CODES {
+                Codes::Brains => [0, 1].map(|nth: usize| {
+                    self.unpackers[nth].parts.codes.add(block * F::CODE_BYTES).cast()
+                }),
+                _ => self.ready.map(<*mut u16>::cast_const),
+            }
+        }
+    }
+}
+
+/// Two tiles of activations and where their products with the panels go.
+#[derive(Clone, Copy)]
+struct Pair {
+    acts: *const u16,
+    n_blocks: usize,
+    sums: *mut f32,
+    lines: Lines,
+}
+
+impl Pair {
+    /// # Safety
+    /// As [`all_panels`], for `W` panels and `T` tiles; `weights` holds the panels' blocks.
+    #[inline(never)]
+    unsafe fn multiply<const W: usize, const T: usize>(
+        self,
+        weights: [*const u16; 2],
+        blocks: Range<usize>,
+    ) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            if blocks.start == 0 {
+                zero_sums();
+            } else {
+                self.load::<W, T>();
+            }
+            for (nth, block) in blocks.enumerate() {
+                let weights = weights.map(|panel| panel.wrapping_add(nth * TILE));
+                self.add_block::<W, T>(weights, block);
+            }
+            self.store::<W, T>();
+        }
+    }
+
+    /// Sums are tiles 0 to 3, weights 4 and 5, activations 6 and 7.
+    ///
+    /// # Safety
+    /// `weights` holds a tile of each panel, `block` lies within the activations, the tiles are
+    /// configured.
+    #[inline(always)]
+    unsafe fn add_block<const W: usize, const T: usize>(
+        self,
+        weights: [*const u16; 2],
+        block: usize,
+    ) {
+        // SAFETY: the caller vouches for both operands.
+        unsafe {
+            let acts = self.acts.add(block * TILE);
+            tile_load!(4, weights[0], 64usize);
+            tile_load!(6, acts, 64usize);
+            tile_dot_bf16!(0, 4, 6);
+            self.lines.ask::<W>(0, block);
+            if W > 1 {
+                tile_load!(5, weights[1], 64usize);
+                tile_dot_bf16!(1, 5, 6);
+            }
+            if T > 1 {
+                tile_load!(7, acts.add(self.n_blocks * TILE), 64usize);
+                tile_dot_bf16!(2, 4, 7);
+                self.lines.ask::<W>(1, block);
+                if W > 1 {
+                    tile_dot_bf16!(3, 5, 7);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The scratch's sums hold those of the blocks before.
+    #[inline(always)]
+    unsafe fn load<const W: usize, const T: usize>(self) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            tile_load!(0, self.sums, 64usize);
+            if W > 1 {
+                tile_load!(1, self.sums.add(APART), 64usize);
+            }
+            if T > 1 {
+                tile_load!(2, self.sums.add(SUMS), 64usize);
+            }
+            if W > 1 && T > 1 {
+                tile_load!(3, self.sums.add(APART + SUMS), 64usize);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The scratch's sums have room for `T` tiles of `W` panels.
+    #[inline(always)]
+    unsafe fn store<const W: usize, const T: usize>(self) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            tile_store!(0, self.sums, 64usize);
+            if W > 1 {
+                tile_store!(1, self.sums.add(APART), 64usize);
+            }
+            if T > 1 {
+                tile_store!(2, self.sums.add(SUMS), 64usize);
+            }
+            if W > 1 && T > 1 {
+                tile_store!(3, self.sums.add(APART + SUMS), 64usize);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The tiles are configured.
+#[inline(always)]
+unsafe fn zero_sums() {
+    // SAFETY: forwarded contract.
+    unsafe {
+        tile_zero!(0);
+        tile_zero!(1);
+        tile_zero!(2);
+        tile_zero!(3);
+    }
+}
