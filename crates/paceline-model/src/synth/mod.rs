@@ -121,7 +121,9 @@ impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.out.write(bytes)?;
         self.bytes += n as u64;
-        (self.watch)(Written { bytes: self.bytes.min(self.total), total: self.total })?;
+        let written = Written { bytes: self.bytes.min(self.total), total: self.total };
+        // Of another kind than "interrupted", after which a writer would try again.
+        (self.watch)(written).map_err(io::Error::other)?;
         Ok(n)
     }
 

@@ -195,9 +195,14 @@ fn a_watcher_sees_all_bytes_and_can_end_the_writing() {
     assert!(last.total < fs::metadata(&path).unwrap().len());
 
     fs::remove_file(&path).unwrap();
+    let mut n_ends = 0;
     let mut watch = |written: Written| match written.bytes * 2 < written.total {
         true => Ok(()),
-        false => Err(io::ErrorKind::Interrupted.into()),
+        false => {
+            n_ends += 1;
+            assert_eq!(n_ends, 1, "the writing goes on after its end");
+            Err(io::ErrorKind::Interrupted.into())
+        }
     };
     assert!(write_gguf_watched(&synth, &path, &mut watch).is_err());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
