@@ -196,8 +196,8 @@ fn multiply_add(n_rounds: usize) {
     black_box(sums);
 }
 
-/// Parts that are read side by side: the processor looks ahead within the pages that are being read,
-/// so several of them bring in more than one.
+/// Parts that are read side by side: the processor looks ahead within the pages that are being
+/// read, so several of them bring in more than one.
 const STREAMS: usize = 4;
 
 /// Touches every byte; what it returns only keeps the loads alive.

@@ -16,8 +16,8 @@ pub struct EngineConfig {
     /// While sequences generate, most rows of a step that may go to prompts, so that a step does
     /// not take longer than they can wait; 0 is no cap. Can be changed between steps.
     pub max_prefill_rows: u32,
-    /// While sequences of other classes run or wait, most rows of a step that may go to the batch class,
-    /// prompts and next tokens alike; `None` is no cap. Can be changed between steps.
+    /// While sequences of other classes run or wait, most rows of a step that may go to the batch
+    /// class, prompts and next tokens alike; `None` is no cap. Can be changed between steps.
     pub max_batch_rows: Option<u32>,
     /// Reuse the KV of prompts and outputs that begin alike.
     pub prefix_cache: bool,

@@ -11,8 +11,8 @@ use std::time::Duration;
 const MIN_ROWS: u32 = 8;
 /// What is tried before anything is known.
 const FIRST_ROWS: u32 = 32;
-/// The share of the target to aim at, at first, at least and at most: steps scatter, and it is their
-/// slow ones that are felt.
+/// The share of the target to aim at, at first, at least and at most: steps scatter, and it is
+/// their slow ones that are felt.
 const AIM: f64 = 0.8;
 const LEAST_AIM: f64 = 0.5;
 const MOST_AIM: f64 = 0.85;

@@ -104,7 +104,8 @@ fn every_architecture() {
                 let (found, expected) =
                     (f64::from(logits[*entry as usize]), expected.as_f64().unwrap());
                 let difference = (found - expected).abs();
-                assert!(difference < 0.01, "{arch} row {row}: {found} and not {expected}");
+                // Attention reads queries, keys, values and its weights as bf16: two digits.
+                assert!(difference < 0.04, "{arch} row {row}: {found} and not {expected}");
             }
         });
     }

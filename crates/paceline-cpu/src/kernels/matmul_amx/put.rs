@@ -264,8 +264,8 @@ unsafe fn transposed(sums: *const f32) -> [__m512; 16] {
 /// Where results will be written: a line for each row (and its neighbour, for a second panel), or
 /// half a tile of activations.
 ///
-/// They are asked for while the products run. Rows lie far apart, each in a line and often in a page
-/// of its own, and writing would wait for each of them.
+/// They are asked for while the products run. Rows lie far apart, each in a line and often in a
+/// page of its own, and writing would wait for each of them.
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
     at: *const u8,

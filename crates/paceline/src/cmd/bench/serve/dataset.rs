@@ -55,8 +55,8 @@ pub(super) fn words(n: usize, rng: &mut Rng) -> String {
     text
 }
 
-/// All requests of the `nth` run, which are others than those of the runs before, unless a file says
-/// what to ask.
+/// All requests of the `nth` run, which are others than those of the runs before, unless a file
+/// says what to ask.
 pub(super) fn requests(args: &DataArgs, nth: usize, vocabulary: &Vocabulary) -> Result<Vec<Asked>> {
     let n_prefixes = match args.dataset_name {
         Dataset::Random => 0,
