@@ -89,7 +89,8 @@ fn check_prompt_logprobs(case: &Value, output: &Output) {
 }
 
 /// Tiny models of every architecture against transformers' own float32 logits
-/// (`testdata/make_architecture_golden.py`).
+/// (`testdata/make_architecture_golden.py`). Attention reads queries, keys, values and its weights
+/// as bf16, which moves single logits by up to 0.033; on average they are as close as 0.01.
 #[test]
 fn every_architecture() {
     let golden = read("golden/architectures.json");
@@ -99,15 +100,19 @@ fn every_architecture() {
         let rows: Vec<Value> =
             (0..tokens.len()).map(|row| serde_json::json!({"position": row})).collect();
         let weights = tiny(arch, TensorType::F32);
-        each_logits(&weights, KvDtype::F16, &tokens, &rows, |row, logits| {
+        let (mut total, mut count) = (0.0, 0);
+        each_logits(&weights, KvDtype::Bf16, &tokens, &rows, |row, logits| {
             for (entry, expected) in entries.iter().zip(expected[row].as_array().unwrap()) {
                 let (found, expected) =
                     (f64::from(logits[*entry as usize]), expected.as_f64().unwrap());
                 let difference = (found - expected).abs();
-                // Attention reads queries, keys, values and its weights as bf16: two digits.
                 assert!(difference < 0.04, "{arch} row {row}: {found} and not {expected}");
+                total += difference;
+                count += 1;
             }
         });
+        let mean = total / f64::from(count);
+        assert!(mean < 0.01, "{arch}: logits are off by {mean} on average");
     }
 }
 
