@@ -144,6 +144,19 @@ macro_rules! tile_load {
     };
 }
 
+/// The same for rows that are used from the second-level cache: they leave the first-level cache as
+/// it is, and do not come into it for the next time.
+macro_rules! tile_load_past {
+    ($tile:literal, $from:expr, $stride:expr) => {
+        ::std::arch::asm!(
+            concat!("tileloaddt1 tmm", $tile, ", [{from} + {stride}]"),
+            from = in(reg) $from,
+            stride = in(reg) $stride,
+            options(nostack, readonly),
+        )
+    };
+}
+
 /// Stores a tile's rows to `to`, `stride` bytes apart.
 macro_rules! tile_store {
     ($tile:literal, $to:expr, $stride:expr) => {
@@ -176,4 +189,4 @@ macro_rules! tile_dot_int8 {
     };
 }
 
-pub(crate) use {tile_dot_bf16, tile_dot_int8, tile_load, tile_store, tile_zero};
+pub(crate) use {tile_dot_bf16, tile_dot_int8, tile_load, tile_load_past, tile_store, tile_zero};

@@ -27,12 +27,17 @@ struct Shared {
     epoch: AtomicU64,
     job: UnsafeCell<Option<Job>>,
     /// Workers that have not finished the current job.
-    running: AtomicUsize,
+    running: OwnLine<AtomicUsize>,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: Mutex<usize>,
     wake: Condvar,
 }
+
+/// On cache lines of its own: the caller waits for it while workers write elsewhere, and the other
+/// way round.
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,7 +57,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             epoch: AtomicU64::new(0),
             job: UnsafeCell::new(None),
-            running: AtomicUsize::new(0),
+            running: OwnLine(AtomicUsize::new(0)),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: Mutex::new(0),
@@ -90,13 +95,13 @@ impl Pool {
             *shared.job.get() =
                 Some(std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(erased));
         }
-        shared.running.store(self.workers.len(), Ordering::Relaxed);
+        shared.running.0.store(self.workers.len(), Ordering::Relaxed);
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         if *lock(&shared.sleepers) > 0 {
             shared.wake.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
-        wait_until(|| shared.running.load(Ordering::Acquire) == 0);
+        wait_until(|| shared.running.0.load(Ordering::Acquire) == 0);
         if let Err(panic) = mine {
             std::panic::resume_unwind(panic);
         }
@@ -149,7 +154,7 @@ fn work(shared: &Shared, thread: usize) {
         if ok.is_err() {
             shared.panicked.store(true, Ordering::Relaxed);
         }
-        shared.running.fetch_sub(1, Ordering::Release);
+        shared.running.0.fetch_sub(1, Ordering::Release);
     }
 }
 

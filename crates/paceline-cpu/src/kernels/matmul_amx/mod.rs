@@ -20,7 +20,9 @@ use put::Lines;
 pub(crate) use put::{GateSink, put_tiles};
 
 use crate::acts::{ActView, TILE_ROWS};
-use crate::amx::{self, TileShapes, tile_dot_bf16, tile_load, tile_store, tile_zero};
+use crate::amx::{
+    self, TileShapes, tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero,
+};
 use crate::kernels::format::{Codes, Format, with_format};
 use crate::kernels::matmul::{Output, ROWS_TOGETHER, prefetch};
 use crate::lanes::avx512::Avx512Lanes;
@@ -52,6 +54,18 @@ const READY: usize = 64;
 /// Blocks of weights in flight between unpacking and use, and how far apart the two are.
 const SLOTS: usize = 4;
 const LAG: usize = 2;
+
+/// Tiles of activations that are left to the first-level cache, of which they then take two thirds.
+const NEAR: usize = 32;
+
+macro_rules! load_acts {
+    ($is_near:expr, $tile:literal, $from:expr) => {
+        match $is_near {
+            true => tile_load!($tile, $from, 64usize),
+            false => tile_load_past!($tile, $from, 64usize),
+        }
+    };
+}
 
 /// What a product needs for one panel, or for each of two.
 #[repr(align(64))]
@@ -238,8 +252,12 @@ impl Strip {
                     prefetch::<Avx512Lanes, F>(from.parts, block);
                     self.add_block::<T>(weights.cast(), block);
                 }
-            } else {
+            } else if T > 2 {
                 self.unpack_and_add::<F, T>(from);
+            } else if T * self.n_blocks <= NEAR {
+                self.unpack_and_add_few::<F, T, true>(from);
+            } else {
+                self.unpack_and_add_few::<F, T, false>(from);
             }
             self.store::<T>();
         }
@@ -265,6 +283,90 @@ impl Strip {
         }
     }
 
+    /// The same for one or two tiles of rows, which leave enough tiles to load a block's operands
+    /// before the block ahead of it is multiplied. `IS_NEAR` if the activations stay in the
+    /// first-level cache.
+    ///
+    /// # Safety
+    /// As [`multiply`](Self::multiply).
+    #[inline(always)]
+    unsafe fn unpack_and_add_few<F: Format, const T: usize, const IS_NEAR: bool>(
+        self,
+        from: &mut Unpacker<'_>,
+    ) {
+        // SAFETY: blocks stay within the panel, slots within the scratch.
+        unsafe {
+            from.start::<F>();
+            for block in 0..=self.n_blocks + LAG {
+                let ready = block.wrapping_sub(LAG);
+                if ready < self.n_blocks {
+                    self.load_block::<T, IS_NEAR>(self.weights.add(ready % SLOTS * TILE), ready);
+                }
+                if block < self.n_blocks {
+                    from.unpack::<F>(block, self.weights.add(block % SLOTS * TILE));
+                }
+                if block > LAG {
+                    self.add_loaded::<T>(ready - 1);
+                }
+            }
+        }
+    }
+
+    /// Weights and activations become tiles 2 to 4 for even blocks, 5 to 7 for odd ones.
+    ///
+    /// # Safety
+    /// As [`add_block`](Self::add_block).
+    #[inline(always)]
+    unsafe fn load_block<const T: usize, const IS_NEAR: bool>(
+        self,
+        weights: *const u16,
+        block: usize,
+    ) {
+        // SAFETY: the caller vouches for both operands.
+        unsafe {
+            let acts = self.acts.add(block * TILE);
+            let second = acts.wrapping_add(self.n_blocks * TILE);
+            if block.is_multiple_of(2) {
+                tile_load!(2, weights, 64usize);
+                load_acts!(IS_NEAR, 3, acts);
+                if T > 1 {
+                    load_acts!(IS_NEAR, 4, second);
+                }
+            } else {
+                tile_load!(5, weights, 64usize);
+                load_acts!(IS_NEAR, 6, acts);
+                if T > 1 {
+                    load_acts!(IS_NEAR, 7, second);
+                }
+            }
+        }
+    }
+
+    /// Sums are tiles 0 and 1.
+    ///
+    /// # Safety
+    /// The block's operands were loaded; the tiles are configured.
+    #[inline(always)]
+    unsafe fn add_loaded<const T: usize>(self, block: usize) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            if block.is_multiple_of(2) {
+                tile_dot_bf16!(0, 2, 3);
+                if T > 1 {
+                    tile_dot_bf16!(1, 2, 4);
+                }
+            } else {
+                tile_dot_bf16!(0, 5, 6);
+                if T > 1 {
+                    tile_dot_bf16!(1, 5, 7);
+                }
+            }
+        }
+        for tile in 0..T {
+            self.lines.ask::<1>(tile, block);
+        }
+    }
+
     /// Sums are tiles 0 to 3, weights tile 4, activations 5 and 6.
     ///
     /// # Safety
@@ -276,21 +378,21 @@ impl Strip {
             let acts = self.acts.add(block * TILE);
             let next = self.n_blocks * TILE;
             tile_load!(4, weights, 64usize);
-            tile_load!(5, acts, 64usize);
+            tile_load_past!(5, acts, 64usize);
             tile_dot_bf16!(0, 4, 5);
             self.lines.ask::<1>(0, block);
             if T > 1 {
-                tile_load!(6, acts.add(next), 64usize);
+                tile_load_past!(6, acts.add(next), 64usize);
                 tile_dot_bf16!(1, 4, 6);
                 self.lines.ask::<1>(1, block);
             }
             if T > 2 {
-                tile_load!(5, acts.add(2 * next), 64usize);
+                tile_load_past!(5, acts.add(2 * next), 64usize);
                 tile_dot_bf16!(2, 4, 5);
                 self.lines.ask::<1>(2, block);
             }
             if T > 3 {
-                tile_load!(6, acts.add(3 * next), 64usize);
+                tile_load_past!(6, acts.add(3 * next), 64usize);
                 tile_dot_bf16!(3, 4, 6);
                 self.lines.ask::<1>(3, block);
             }

@@ -102,17 +102,17 @@ pub(super) unsafe fn gated(
 ) {
     let (block, half) = (panel / 2, panel % 2);
     let is_last = (panel + 1) * WIDTH >= to.acts.n_cols;
-    for (tile, first) in rows.step_by(TILE_ROWS).enumerate() {
+    for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
+        let count = TILE_ROWS.min(rows.end - first);
         // SAFETY: forwarded contract.
         unsafe {
             let at = (first / TILE_ROWS * to.acts.n_blocks + block) * TILE + half * TILE / 2;
             let brains = to.acts.brains.add(at);
-            for pair in 0..WIDTH / 2 {
-                let at = tile * SUMS + 2 * pair * WIDTH;
-                let even = activation(gate.add(at), up.add(at), to.gelu);
-                let odd = activation(gate.add(at + WIDTH), up.add(at + WIDTH), to.gelu);
-                let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
-                _mm512_store_si512(brains.add(pair * ACT_BLOCK).cast(), both);
+            if count < FEW {
+                let at = tile * SUMS;
+                gate_few([gate.add(at), up.add(at)], count, to.gelu, brains);
+            } else {
+                gate_tile([gate.add(tile * SUMS), up.add(tile * SUMS)], to.gelu, brains);
             }
             if is_last && half == 0 {
                 // Columns are filled up with zeros to whole blocks.
@@ -122,14 +122,55 @@ pub(super) unsafe fn gated(
     }
 }
 
+/// Sixteen rows at once, two columns at a time.
+///
 /// # Safety
-/// As [`gated`].
+/// As [`gated`], for one tile.
 #[inline(always)]
-unsafe fn activation(gate: *const f32, up: *const f32, gelu: bool) -> __m512i {
+unsafe fn gate_tile([gate, up]: [*const f32; 2], gelu: bool, brains: *mut u16) {
+    for pair in 0..WIDTH / 2 {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let (even, odd) = (2 * pair * WIDTH, (2 * pair + 1) * WIDTH);
+            let (g, u) = (_mm512_load_ps(gate.add(even)), _mm512_load_ps(up.add(even)));
+            let even = activation(g, u, gelu);
+            let (g, u) = (_mm512_load_ps(gate.add(odd)), _mm512_load_ps(up.add(odd)));
+            let odd = activation(g, u, gelu);
+            let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
+            _mm512_store_si512(brains.add(pair * ACT_BLOCK).cast(), both);
+        }
+    }
+}
+
+/// Row by row, sixteen columns at a time.
+///
+/// # Safety
+/// As [`gated`], for `count` rows of one tile.
+#[inline(always)]
+unsafe fn gate_few([gate, up]: [*const f32; 2], count: usize, gelu: bool, brains: *mut u16) {
+    for row in 0..count {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let columns = activation(column(gate, row), column(up, row), gelu);
+            let columns = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(columns));
+            let mut pairs = [0u32; WIDTH / 2];
+            _mm256_storeu_si256(pairs.as_mut_ptr().cast(), columns);
+            let to = brains.cast::<u32>().add(row);
+            for (i, pair) in pairs.into_iter().enumerate() {
+                *to.add(i * TILE_ROWS) = pair;
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn activation(gate: __m512, up: __m512, gelu: bool) -> __m512i {
     // SAFETY: forwarded contract.
     unsafe {
-        let (gate, up) = (Avx512Lanes::load(gate), Avx512Lanes::load(up));
-        _mm512_castps_si512(gate_of(gate, gelu).mul(up).round_bf16().0)
+        let gated = gate_of(Avx512Lanes(gate), gelu).mul(Avx512Lanes(up));
+        _mm512_castps_si512(gated.round_bf16().0)
     }
 }
 

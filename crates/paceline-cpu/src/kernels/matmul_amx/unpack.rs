@@ -5,6 +5,7 @@
 //! until the store has left the processor's queue.
 
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 use crate::kernels::format::{Codes, Format, Panel};
 use crate::kernels::matmul::prefetch;
@@ -19,12 +20,16 @@ const HEADS_LAG: usize = 8;
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Heads {
-    scales: [[f32; WIDTH]; 2],
-    offsets: [[f32; WIDTH]; 2],
+    scales: [Numbers; 2],
+    offsets: [Numbers; 2],
 }
 
+/// One for each output, once they are filled in.
+type Numbers = MaybeUninit<[f32; WIDTH]>;
+
 impl Heads {
-    pub(super) const NONE: Heads = Heads { scales: [[0.0; WIDTH]; 2], offsets: [[0.0; WIDTH]; 2] };
+    pub(super) const NONE: Heads =
+        Heads { scales: [MaybeUninit::uninit(); 2], offsets: [MaybeUninit::uninit(); 2] };
 
     /// # Safety
     /// `block` lies within the panel; the machine has AVX-512.
@@ -38,8 +43,8 @@ impl Heads {
                 if offset_takes_excess::<F>() {
                     offset = scale.mul(Avx512Lanes::splat(-EXCESS));
                 }
-                scale.store(self.scales[g].as_mut_ptr());
-                offset.store(self.offsets[g].as_mut_ptr());
+                scale.store(self.scales[g].as_mut_ptr().cast());
+                offset.store(self.offsets[g].as_mut_ptr().cast());
             }
         }
     }
@@ -166,8 +171,8 @@ unsafe fn table(heads: &Heads, group: usize, output: usize) -> __m512i {
         let codes = _mm512_setr_ps(
             -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0,
         );
-        let scale = _mm512_set1_ps(heads.scales[group][output]);
-        let offset = _mm512_set1_ps(heads.offsets[group][output]);
+        let scale = _mm512_set1_ps(heads.scales[group].assume_init_ref()[output]);
+        let offset = _mm512_set1_ps(heads.offsets[group].assume_init_ref()[output]);
         round_up(_mm512_fmadd_ps(codes, scale, offset))
     }
 }
@@ -238,12 +243,15 @@ struct Bytes([u8; 64]);
 /// # Safety
 /// As [`Unpacker::unpack`].
 #[inline(always)]
-unsafe fn spread<F: Format>(heads: &[[f32; WIDTH]; 2], output: usize) -> __m512 {
+unsafe fn spread<F: Format>(heads: &[Numbers; 2], output: usize) -> __m512 {
     // SAFETY: register operations.
     unsafe {
-        let first = _mm512_set1_ps(heads[0][output]);
+        let first = _mm512_set1_ps(heads[0].assume_init_ref()[output]);
         match F::GROUPS {
-            2 => _mm512_mask_blend_ps(0xff00, first, _mm512_set1_ps(heads[1][output])),
+            2 => {
+                let second = _mm512_set1_ps(heads[1].assume_init_ref()[output]);
+                _mm512_mask_blend_ps(0xff00, first, second)
+            }
             _ => first,
         }
     }

@@ -8,7 +8,7 @@ use super::put::Lines;
 use super::unpack::Unpacker;
 use super::{APART, READY, SUMS, Scratch, Sink, TILE, put};
 use crate::acts::{ActView, TILE_ROWS};
-use crate::amx::{tile_dot_bf16, tile_load, tile_store, tile_zero};
+use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format};
 use crate::kernels::matmul::prefetch;
 use crate::lanes::avx512::Avx512Lanes;
@@ -237,16 +237,16 @@ impl Pair {
         // SAFETY: the caller vouches for both operands.
         unsafe {
             let acts = self.acts.add(block * TILE);
-            tile_load!(4, weights[0], 64usize);
-            tile_load!(6, acts, 64usize);
+            tile_load_past!(4, weights[0], 64usize);
+            tile_load_past!(6, acts, 64usize);
             tile_dot_bf16!(0, 4, 6);
             self.lines.ask::<W>(0, block);
             if W > 1 {
-                tile_load!(5, weights[1], 64usize);
+                tile_load_past!(5, weights[1], 64usize);
                 tile_dot_bf16!(1, 5, 6);
             }
             if T > 1 {
-                tile_load!(7, acts.add(self.n_blocks * TILE), 64usize);
+                tile_load_past!(7, acts.add(self.n_blocks * TILE), 64usize);
                 tile_dot_bf16!(2, 4, 7);
                 self.lines.ask::<W>(1, block);
                 if W > 1 {
