@@ -41,7 +41,8 @@ def arguments():
 class Server:
     """A server of our own; ends with the block."""
 
-    def __init__(self, args, data_dir):
+    def __init__(self, args, data_dir, key=None):
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -67,17 +68,31 @@ class Server:
         self.process.wait()
 
     def send(self, path, body, kind):
-        request = urllib.request.Request(self.url + path, body, {"Content-Type": kind})
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": kind, **self.headers})
         with urllib.request.urlopen(request) as response:
             return json.load(response)
 
     def get(self, path):
-        with urllib.request.urlopen(self.url + path) as response:
+        request = urllib.request.Request(self.url + path, headers=self.headers)
+        with urllib.request.urlopen(request) as response:
             return response.read().decode()
 
     def metric(self, name):
         lines = self.get("/metrics").splitlines()
         return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
+    def upload(self, lines):
+        """The id of a file of lines for `start_batch`."""
+        mark = uuid.uuid4().hex
+        head = 'Content-Disposition: form-data; name="{}"'
+        parts = [head.format("purpose") + "\r\n\r\nbatch",
+                 head.format("file") + '; filename="lines.jsonl"\r\n\r\n' + lines]
+        form = "".join(f"--{mark}\r\n{part}\r\n" for part in parts) + f"--{mark}--\r\n"
+        return self.send("/v1/files", form.encode(), f"multipart/form-data; boundary={mark}")["id"]
+
+    def start_batch(self, file):
+        batch = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+        return self.send("/v1/batches", json.dumps(batch).encode(), "application/json")
 
     def start_job(self, args):
         """Uploads lines that begin differently, so that no cache does the work."""
@@ -87,15 +102,7 @@ class Server:
             return {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": body}
 
         lines = "\n".join(json.dumps(line(i)) for i in range(args.lines))
-        mark = uuid.uuid4().hex
-        head = 'Content-Disposition: form-data; name="{}"'
-        parts = [head.format("purpose") + "\r\n\r\nbatch",
-                 head.format("file") + '; filename="lines.jsonl"\r\n\r\n' + lines]
-        form = "".join(f"--{mark}\r\n{part}\r\n" for part in parts) + f"--{mark}--\r\n"
-        file = self.send("/v1/files", form.encode(), f"multipart/form-data; boundary={mark}")
-        batch = {"input_file_id": file["id"], "endpoint": "/v1/completions",
-                 "completion_window": "24h"}
-        job = self.send("/v1/batches", json.dumps(batch).encode(), "application/json")["id"]
+        job = self.start_batch(self.upload(lines))["id"]
         while self.metric("vllm:num_requests_running") == 0:
             time.sleep(0.1)
         return job

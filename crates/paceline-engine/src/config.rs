@@ -19,6 +19,10 @@ pub struct EngineConfig {
     /// While sequences of other classes run or wait, most rows of a step that may go to the batch
     /// class, prompts and next tokens alike; `None` is no cap. Can be changed between steps.
     pub max_batch_rows: Option<u32>,
+    /// While tenants share steps (several have requests that are not of the batch class, or had
+    /// some seconds ago), most rows of a step that may go to prompts; `None` is no cap. Can be
+    /// changed between steps.
+    pub max_shared_rows: Option<SharedRows>,
     /// Reuse the KV of prompts and outputs that begin alike.
     pub prefix_cache: bool,
     /// Secret that keys the prefix cache's hashes; random per process in a server.
@@ -35,6 +39,17 @@ pub struct EngineConfig {
     /// How much of `max_tokens` admission expects a sequence to use.
     pub output_ratio: OutputRatio,
     pub batching: Batching,
+}
+
+/// What prompts may have of a step that tenants share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedRows {
+    /// All of them together.
+    pub usual: u32,
+    /// If more, what the first of them may have, where its tenant has had less than another: a
+    /// short prompt of one who asks little need not be cut. The others then get nothing beyond
+    /// `usual`.
+    pub behind: u32,
 }
 
 /// The expected share of `max_tokens` that sequences really generate: falls while all goes well,
@@ -71,6 +86,7 @@ impl Default for EngineConfig {
             long_prefill_token_threshold: 0,
             max_prefill_rows: 0,
             max_batch_rows: None,
+            max_shared_rows: None,
             prefix_cache: true,
             hash_key: [0; 16],
             max_waiting_requests: 4096,

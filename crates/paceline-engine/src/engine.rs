@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, BackendError, Sampled};
 use crate::blocks::BlockUse;
-use crate::config::{Batching, ConfigError, EngineConfig};
+use crate::config::{Batching, ConfigError, EngineConfig, SharedRows};
 use crate::ids::{RequestId, Token};
 use crate::request::{Event, FinishReason, Request, SamplingParams};
 
@@ -96,6 +96,16 @@ impl<B: Backend> Engine<B> {
     /// Sets [`EngineConfig::max_batch_rows`] from the next step on.
     pub fn set_max_batch_rows(&mut self, max_rows: Option<u32>) {
         self.scheduler.set_max_batch_rows(max_rows);
+    }
+
+    /// Sets [`EngineConfig::max_shared_rows`] from the next step on.
+    pub fn set_max_shared_rows(&mut self, max_rows: Option<SharedRows>) {
+        self.scheduler.set_max_shared_rows(max_rows);
+    }
+
+    /// Whether tenants share steps, as of the last one.
+    pub fn is_shared(&self) -> bool {
+        self.scheduler.is_shared()
     }
 
     /// Whose rows the last step had.

@@ -8,14 +8,16 @@
 //! Only `schedule` moves sequences between queue and running; only `apply` appends tokens.
 //!
 //! Running sequences are kept in the order they are served: protected ones (see
-//! `max_preemptions`), then by priority, then by age. A step serves them from the front and
-//! preempts from the back, so a victim never has rows in the step that evicts it.
+//! `max_preemptions`), then by priority, then by age. A step first serves those with one token to
+//! compute, from the front, and preempts from the back, so a victim never has rows in the step that
+//! evicts it. Prompts come second, in an order of their own that is fair to tenants.
 
 mod admission;
 mod apply;
 mod check;
 mod error;
 mod look;
+mod prompts;
 mod queue;
 mod ratio;
 mod rows;
@@ -28,7 +30,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use crate::backend::BackendLimits;
 use crate::batch::Batch;
 use crate::blocks::BlockPool;
-use crate::config::{Batching, ConfigError, EngineConfig};
+use crate::config::{Batching, ConfigError, EngineConfig, SharedRows};
 use crate::constraint::Guide;
 use crate::ids::{BlockId, RequestId};
 use crate::request::{Event, EventKind, FinishReason, Request};
@@ -87,6 +89,13 @@ pub struct Scheduler {
     /// Happened since the last step was emitted.
     events: Vec<Event>,
     preemptions: VecDeque<Preemption>,
+    /// Until when tenants count as sharing steps, and whether they do in this one.
+    shared_until_ns: u64,
+    is_shared: bool,
+    /// Whether streams sat the last step out for a newcomer.
+    sat_out: bool,
+    /// Scratch: running sequences with more than one token to compute that have no rows yet.
+    prompts: Vec<SeqSlot>,
     /// Scratch: cached blocks found for the sequence being admitted.
     hits: Vec<BlockId>,
     stats: Stats,
@@ -124,6 +133,10 @@ impl Scheduler {
             mix: StepMix::default(),
             events: Vec::with_capacity(3 * n_seqs),
             preemptions: VecDeque::with_capacity(MAX_PREEMPTION_RECORDS),
+            shared_until_ns: 0,
+            is_shared: false,
+            sat_out: false,
+            prompts: Vec::with_capacity(n_seqs),
             hits: Vec::with_capacity(limits.n_blocks as usize),
             stats,
             limits,
@@ -258,6 +271,16 @@ impl Scheduler {
     /// Sets [`EngineConfig::max_batch_rows`] from the next step on.
     pub fn set_max_batch_rows(&mut self, max_rows: Option<u32>) {
         self.config.max_batch_rows = max_rows;
+    }
+
+    /// Sets [`EngineConfig::max_shared_rows`] from the next step on.
+    pub fn set_max_shared_rows(&mut self, max_rows: Option<SharedRows>) {
+        self.config.max_shared_rows = max_rows;
+    }
+
+    /// Whether tenants share steps, as of the last one.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Adds a step's duration to the statistics.

@@ -16,6 +16,7 @@ use crate::line::{self, BodyHead, Fault};
 use crate::lines::{Line, Lines, MAX_LINE_BYTES, Span};
 use crate::order::{PrefixKey, by_prefix};
 use crate::results::ResultFile;
+use crate::runner::News;
 use crate::store::{BadLine, Batch, Counts, Status, Store};
 
 /// Bad lines that are told of; a file of nonsense has enough of them.
@@ -57,6 +58,7 @@ impl Preparer {
         store: Arc<Store>,
         check: Arc<CheckBody>,
         max_lines: usize,
+        news: Sender<News>,
     ) -> std::io::Result<Preparer> {
         let (batches, inbox) = channel::<Batch>();
         let (outbox, prepared) = channel();
@@ -70,6 +72,7 @@ impl Preparer {
                 let plan = prepare(&store, &batch, &*check, max_lines);
                 // Whoever asked may be gone.
                 let _ = outbox.send(Prepared { batch, plan });
+                let _ = news.send(News::Look);
             }
         };
         let thread = std::thread::Builder::new().name("jobs-prepare".to_owned()).spawn(run)?;

@@ -154,7 +154,15 @@ pub struct Runner<S, E: Executor> {
 
 impl<S: Source, E: Executor> Runner<S, E> {
     pub fn new(source: S, executor: E) -> Runner<S, E> {
-        let (sender, inbox) = channel();
+        Runner::listening(source, executor, channel())
+    }
+
+    /// A runner that others can already reach through the sender's copies.
+    pub fn listening(
+        source: S,
+        executor: E,
+        (sender, inbox): (Sender<News>, Receiver<News>),
+    ) -> Runner<S, E> {
         Runner { source, executor, running: HashMap::new(), inbox, sender, tended: None }
     }
 

@@ -73,6 +73,11 @@ impl StopMatcher {
         })
     }
 
+    /// Whether there is nothing to watch for.
+    pub fn is_empty(&self) -> bool {
+        self.stops.is_empty()
+    }
+
     /// Takes the next piece of text and hands out what can no longer become a stop string.
     pub fn push(&mut self, text: &str) -> StopOutput {
         if self.stopped.is_some() {

@@ -110,7 +110,9 @@ impl Asked {
         };
         let params = Arc::new(sampling);
         let format = self.format.clone();
-        Ok(Work { prompt, params, priority: self.priority, text, format })
+        // Stop strings are found by whoever turns tokens into text, as they come.
+        let is_whole = !self.stream && self.stop.is_empty();
+        Ok(Work { prompt, params, priority: self.priority, text, format, is_whole })
     }
 }
 
@@ -122,14 +124,15 @@ pub(crate) struct Work {
     priority: Priority,
     pub(crate) text: TextOptions,
     pub(crate) format: Option<Format>,
+    is_whole: bool,
 }
 
 impl Work {
     /// What goes to the engine. Nobody gets into a higher class than its key allows.
     pub(crate) fn into_job(self, tenant: u64, highest: Priority, timeout: Option<Duration>) -> Job {
-        let Work { prompt, params, priority, .. } = self;
+        let Work { prompt, params, priority, is_whole, .. } = self;
         let priority = priority.max(highest);
-        Job { prompt, params, priority, tenant, timeout, constraint: None }
+        Job { prompt, params, priority, tenant, timeout, constraint: None, is_whole }
     }
 }
 

@@ -157,6 +157,7 @@ impl Call {
                 tenant,
                 timeout,
                 constraint: None,
+                is_whole: true,
             })
         };
         let jobs = prompts.into_iter().map(job).collect::<Result<Vec<_>, ApiError>>()?;

@@ -1,4 +1,4 @@
-//! The second half of a step: which waiting sequences start.
+//! Whether there is room for a waiting sequence to start, and its start.
 //!
 //! Admission is optimistic: it expects each sequence to use the learned share of its
 //! `max_tokens`, leaves a watermark free, and asks that the whole prompt fit at once. Being wrong
@@ -6,7 +6,6 @@
 //! `submit` it fits an empty pool.
 
 use super::Scheduler;
-use super::running::Rows;
 use crate::blocks::Content;
 use crate::config::Batching;
 use crate::request::{Event, EventKind};
@@ -14,7 +13,7 @@ use crate::sequence::SeqSlot;
 
 /// What the running sequences hold a claim to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Claims {
+pub(super) struct Claims {
     /// Places of `max_num_seqs`, those of sequences still to be forked included.
     n_places: usize,
     /// Tokens they may still generate.
@@ -74,36 +73,6 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn schedule_waiting(&mut self, mut left: Rows) {
-        if self.waiting.len() == 0 {
-            return;
-        }
-        let mut claims = self.claims();
-        let mut n_admitted = 0;
-        let max_admitted = match self.config.batching {
-            Batching::Interleaved => 1,
-            _ => usize::MAX,
-        };
-        while left.all > 0 && left.prefill > 0 && n_admitted < max_admitted {
-            let Some(slot) = self.next_in_line() else {
-                break;
-            };
-            if self.is_batch(slot) && left.batch == 0 {
-                // The batch class is the last in line.
-                break;
-            }
-            if !self.try_admit(slot, &mut claims) {
-                break;
-            }
-            let n_rows = self.take_rows(slot, &mut left);
-            self.push_rows(slot, n_rows);
-            n_admitted += 1;
-        }
-        if n_admitted > 0 {
-            self.reserve_batch();
-        }
-    }
-
     pub(super) fn next_in_line(&self) -> Option<SeqSlot> {
         self.waiting.next(|slot| {
             self.config.batching.max_batch_size().is_none()
@@ -111,7 +80,7 @@ impl Scheduler {
         })
     }
 
-    fn claims(&self) -> Claims {
+    pub(super) fn claims(&self) -> Claims {
         let mut claims = Claims::default();
         for &slot in &self.running {
             self.add_claim(&mut claims, slot);
@@ -139,13 +108,19 @@ impl Scheduler {
 
     /// Starts a waiting sequence if there is room: takes its cached prefix, and blocks for the
     /// rest of what it knows.
-    fn try_admit(&mut self, slot: SeqSlot, claims: &mut Claims) -> bool {
+    pub(super) fn try_admit(&mut self, slot: SeqSlot, claims: &mut Claims) -> bool {
         let Some(after) = self.claims_with(slot, claims) else {
             return false;
         };
         *claims = after;
         self.start(slot);
         true
+    }
+
+    /// Whether a waiting sequence could start now.
+    pub(super) fn could_admit(&mut self, slot: SeqSlot) -> bool {
+        let claims = self.claims();
+        self.claims_with(slot, &claims).is_some()
     }
 
     /// Whether a waiting sequence could start now, and there would be places for the others that

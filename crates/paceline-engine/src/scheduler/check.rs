@@ -51,6 +51,10 @@ impl Scheduler {
             if !is_waiting && self.pool.blocks_for(seq.n_computed) > seq.blocks.len() {
                 return fail("has computed more than its blocks hold");
             }
+            let n_known = self.pool.blocks_for(seq.tokens.len());
+            if !is_waiting && seq.gap() > 1 && n_known > seq.blocks.len() {
+                return fail("runs without blocks for its prompt");
+            }
             if seq.n_registered * self.pool.block_size() as usize > seq.n_computed {
                 return fail("has registered more than it has computed");
             }

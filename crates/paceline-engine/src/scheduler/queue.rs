@@ -16,6 +16,10 @@ const N_CLASSES: usize = 4;
 
 pub(crate) type LaneSlot = Slot<Lane>;
 
+/// What a lane has had: rows, then requests under way; tenants' numbers decide ties. Says something
+/// only beside another of the same class.
+pub(super) type Served = (u64, u32, u64);
+
 /// One tenant's place in one class; lives as long as it has unfinished requests there.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -54,6 +58,12 @@ impl Default for WaitQueue {
     }
 }
 
+impl Lane {
+    fn served(&self) -> Served {
+        (self.n_rows, self.n_requests, self.tenant)
+    }
+}
+
 impl WaitQueue {
     /// Everything that waits.
     pub(super) fn len(&self) -> u32 {
@@ -67,8 +77,7 @@ impl WaitQueue {
 
     /// Everything that waits in another class than the batch class.
     pub(super) fn n_above_batch(&self) -> u32 {
-        let lanes = self.lanes.iter().filter(|(_, lane)| lane.priority != Priority::Batch);
-        let n_new: u32 = lanes.map(|(_, lane)| lane.waiting.len()).sum();
+        let n_new: u32 = self.lanes_above_batch().map(|lane| lane.waiting.len()).sum();
         let preempted = &self.preempted[..Priority::Batch as usize];
         n_new + preempted.iter().map(List::len).sum::<u32>()
     }
@@ -112,6 +121,36 @@ impl WaitQueue {
         self.lanes[lane].n_rows += n_rows as u64;
     }
 
+    pub(super) fn served(&self, lane: LaneSlot) -> Served {
+        self.lanes[lane].served()
+    }
+
+    /// Whether several tenants have requests here, those of the batch class aside: they fill what
+    /// is left.
+    pub(super) fn has_many_tenants(&self) -> bool {
+        let mut tenants = self.lanes_above_batch().map(|lane| lane.tenant);
+        tenants.next().is_some_and(|first| tenants.any(|tenant| tenant != first))
+    }
+
+    /// Whether another tenant has had more than this one, or comes after it by its class.
+    pub(super) fn is_behind_any(&self, lane: LaneSlot) -> bool {
+        let mut others = self.lanes.iter().filter(|(_, other)| other.priority != Priority::Batch);
+        others.any(|(other, _)| self.is_behind(lane, other))
+    }
+
+    /// Whether the second is another tenant's, and has had more or comes after by its class. Where
+    /// both have had as much, the one with fewer requests is behind.
+    pub(super) fn is_behind(&self, lane: LaneSlot, other: LaneSlot) -> bool {
+        let (lane, other) = (&self.lanes[lane], &self.lanes[other]);
+        let rank = |lane: &Lane| (lane.priority, lane.n_rows, lane.n_requests);
+        lane.tenant != other.tenant && rank(lane) < rank(other)
+    }
+
+    fn lanes_above_batch(&self) -> impl Iterator<Item = &Lane> {
+        let lanes = self.lanes.iter().map(|(_, lane)| lane);
+        lanes.filter(|lane| lane.priority != Priority::Batch)
+    }
+
     pub(super) fn push_new(&mut self, slot: SeqSlot, lane: LaneSlot, n_prompt: usize) {
         self.links.grow(slot.index + 1);
         self.lanes[lane].waiting.push_back(&mut self.links, slot.index);
@@ -150,7 +189,7 @@ impl WaitQueue {
         (0..N_CLASSES).find_map(|class| {
             let of_class = self.lanes.iter().filter(|(_, lane)| lane.priority as usize == class);
             let fronts = of_class.filter_map(|(_, lane)| Some((lane, open(&lane.waiting)?)));
-            let least = fronts.min_by_key(|(lane, _)| (lane.n_rows, lane.n_requests, lane.tenant));
+            let least = fronts.min_by_key(|(lane, _)| lane.served());
             open(&self.preempted[class]).or(least.map(|(_, slot)| slot))
         })
     }

@@ -1,6 +1,6 @@
-//! The first half of a step: what runs already, and who must give way.
+//! The first half of a step: the next tokens of what runs already, and who must give way.
 
-use super::{MAX_PREEMPTION_RECORDS, Preemption, Scheduler, StepMix};
+use super::{LaneSlot, MAX_PREEMPTION_RECORDS, Preemption, Scheduler, StepMix};
 use crate::batch::BlockCopy;
 use crate::config::Batching;
 use crate::request::{FinishReason, Priority};
@@ -12,6 +12,8 @@ pub(super) struct Rows {
     pub(super) all: usize,
     /// Of these, how many may go to sequences with more than one token to compute.
     pub(super) prefill: usize,
+    /// What the first such sequence may have beyond that, if its tenant is behind others.
+    pub(super) extra: usize,
     /// Of these, how many may go to the batch class.
     pub(super) batch: usize,
 }
@@ -24,6 +26,7 @@ impl Scheduler {
         self.plan.clear();
         self.mix = StepMix::default();
         self.expire(now_ns);
+        self.note_tenants(now_ns);
         match self.config.batching {
             Batching::Interleaved => self.schedule_turn(),
             _ => self.schedule_all(now_ns),
@@ -36,26 +39,32 @@ impl Scheduler {
     fn schedule_all(&mut self, now_ns: u64) {
         self.make_way();
         let n_preemptions = self.stats.n_preemptions;
-        let left = self.schedule_running(self.batch_budget());
-        if self.stats.n_preemptions == n_preemptions {
-            // A step that had to evict has nothing to give away.
+        let rows = self.all_rows(self.batch_budget());
+        let first = self.goes_first(&rows);
+        let left = self.schedule_streams(rows, first);
+        // A step that had to evict has nothing to give to newcomers.
+        let may_start = self.stats.n_preemptions == n_preemptions;
+        if may_start {
             self.form_group(now_ns);
-            self.schedule_waiting(left);
         }
+        self.schedule_prompts(left, may_start);
         if self.batch.is_empty() && !self.running.is_empty() {
-            // Whoever held the batch class back was preempted itself, or cannot start.
-            self.schedule_running(self.budget);
+            // Whoever held others back was preempted itself, or cannot start.
+            let left = self.schedule_streams(self.all_rows(self.budget), None);
+            self.schedule_prompts(left, false);
         }
     }
 
     /// Interleaving: one sequence. After the last of the running ones it is a newcomer's turn, if
     /// there is one.
     fn schedule_turn(&mut self) {
-        let whole = Rows { all: self.budget, prefill: self.budget, batch: self.budget };
+        let whole = Rows { all: self.budget, prefill: self.budget, extra: 0, batch: self.budget };
         if self.turn >= self.running.len() {
             self.turn = 0;
-            self.schedule_waiting(whole);
-            if !self.batch.is_empty() {
+            let mut claims = self.claims();
+            let next = self.next_in_line();
+            if next.is_some_and(|slot| self.start_next(slot, &mut claims, &mut whole.clone())) {
+                self.reserve_batch();
                 return;
             }
         }
@@ -84,40 +93,28 @@ impl Scheduler {
         }
     }
 
-    /// The batch class may have `batch` rows. Returns the rows left.
-    fn schedule_running(&mut self, batch: usize) -> Rows {
-        let mut left = Rows { all: self.budget, prefill: self.prefill_budget(), batch };
+    /// Serves those that have one token to compute: streams, and prompts that are all but done;
+    /// those that have had more than the lane `first` sit out. Returns the rows left.
+    fn schedule_streams(&mut self, mut left: Rows, first: Option<LaneSlot>) -> Rows {
         let mut next = 0;
         while left.all > 0 && next < self.running.len() {
             let slot = self.running[next];
             let mut after = left;
-            let n_rows = self.take_rows(slot, &mut after);
-            if n_rows == 0 {
+            let seq = &self.seqs[slot];
+            let lane = self.requests[seq.request].lane;
+            let sits_out = first.is_some_and(|first| self.waiting.is_behind(first, lane));
+            if seq.gap() > 1 || sits_out || self.take_rows(slot, &mut after) == 0 {
                 next += 1;
                 continue;
             }
-            if !self.make_room(slot, n_rows) {
+            if !self.make_room(slot, 1) {
                 continue;
             }
-            self.push_rows(slot, n_rows);
+            self.push_rows(slot, 1);
             left = after;
             next += 1;
         }
         left
-    }
-
-    /// Rows of this step that prompts may have. The cap protects streams; where there are none,
-    /// it would only cost time.
-    fn prefill_budget(&self) -> usize {
-        let is_stream = |slot: &SeqSlot| {
-            let seq = &self.seqs[*slot];
-            seq.gap() == 1 && seq.n_generated() > 0
-        };
-        match self.config.max_prefill_rows as usize {
-            0 => self.budget,
-            _ if !self.running.iter().any(is_stream) => self.budget,
-            max_rows => max_rows,
-        }
     }
 
     /// Rows of this step that the batch class may have, while others run or are about to. What it
@@ -134,7 +131,11 @@ impl Scheduler {
     }
 
     pub(super) fn is_batch(&self, slot: SeqSlot) -> bool {
-        self.requests[self.seqs[slot].request].priority == Priority::Batch
+        self.priority(slot) == Priority::Batch
+    }
+
+    pub(super) fn priority(&self, slot: SeqSlot) -> Priority {
+        self.requests[self.seqs[slot].request].priority
     }
 
     /// Rows a sequence gets of `left`, and takes from it.
@@ -145,13 +146,19 @@ impl Scheduler {
         };
         let is_batch = self.is_batch(slot);
         let most = if is_batch { left.all.min(left.batch) } else { left.all };
-        let gap = self.seqs[slot].gap();
-        let n_rows = match gap {
-            1 => most.min(1),
-            _ => gap.min(cap).min(most).min(left.prefill),
-        };
+        let seq = &self.seqs[slot];
+        if seq.gap() == 1 {
+            let n_rows = most.min(1);
+            left.all -= n_rows;
+            left.batch -= if is_batch { n_rows } else { 0 };
+            return n_rows;
+        }
+        let is_behind = self.waiting.is_behind_any(self.requests[seq.request].lane);
+        let extra = if is_behind { left.extra } else { 0 };
+        let n_rows = seq.gap().min(cap).min(most).min(left.prefill + extra);
         left.all -= n_rows;
-        left.prefill -= if gap == 1 { 0 } else { n_rows };
+        left.prefill = left.prefill.saturating_sub(n_rows);
+        left.extra = 0;
         left.batch -= if is_batch { n_rows } else { 0 };
         n_rows
     }
@@ -217,7 +224,7 @@ impl Scheduler {
         }
     }
 
-    fn grow_table(&mut self, slot: SeqSlot, n_rows: usize) -> bool {
+    pub(super) fn grow_table(&mut self, slot: SeqSlot, n_rows: usize) -> bool {
         let seq = &mut self.seqs[slot];
         let n_blocks = self.pool.blocks_for(seq.n_computed + n_rows);
         while seq.blocks.len() < n_blocks {

@@ -7,6 +7,7 @@ mod look;
 mod memory;
 mod order;
 mod share;
+mod tenants;
 
 use std::sync::Arc;
 

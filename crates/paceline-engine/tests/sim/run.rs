@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use paceline_engine::fake::{FakeBackend, FakeModel, Reference};
 use paceline_engine::{
-    Engine, Event, EventKind, FinishReason, Priority, Request, RequestId, Stats, StepOutcome,
-    SubmitError, Token, TokenLogprob,
+    Batching, Engine, Event, EventKind, FinishReason, Priority, Request, RequestId, SharedRows,
+    Stats, StepMix, StepOutcome, SubmitError, Token, TokenLogprob,
 };
 
 use crate::workload::{Action, ActionKind, Workload};
@@ -16,6 +16,7 @@ pub(crate) struct Report {
     stats: Stats,
     n_copies: u64,
     n_held_back: u64,
+    n_shared: u64,
 }
 
 /// What happened over all runs: a simulation that never preempts proves nothing about preemption.
@@ -36,6 +37,8 @@ pub(crate) struct Coverage {
     n_copies: u64,
     /// Steps in which the batch class had all it may have beside others.
     n_held_back: u64,
+    /// Steps in which prompts had all they may have while tenants share.
+    n_shared: u64,
 }
 
 impl Coverage {
@@ -55,6 +58,7 @@ impl Coverage {
         self.n_deadline += stats.finished.deadline;
         self.n_copies += report.n_copies;
         self.n_held_back += report.n_held_back;
+        self.n_shared += report.n_shared;
     }
 
     pub(crate) fn assert_everything_happened(&self) {
@@ -69,6 +73,7 @@ impl Coverage {
             ("deadlines", self.n_deadline),
             ("copies on write", self.n_copies),
             ("steps that held the batch class back", self.n_held_back),
+            ("steps that tenants shared to the last row", self.n_shared),
         ];
         for (what, count) in seen {
             assert!(count > 100, "only {count} {what} in {} runs", self.n_runs);
@@ -87,6 +92,7 @@ struct Sim<'a> {
     n_preemptions: BTreeMap<(RequestId, u32), u32>,
     events: Vec<Event>,
     n_held_back: u64,
+    n_shared: u64,
 }
 
 pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
@@ -105,6 +111,7 @@ pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
         n_preemptions: BTreeMap::new(),
         events: Vec::new(),
         n_held_back: 0,
+        n_shared: 0,
     };
     sim.run_steps()?;
     sim.check_end()?;
@@ -126,10 +133,13 @@ impl Sim<'_> {
             }
             let batch_rows = self.batch_rows(step);
             self.engine.set_max_batch_rows(batch_rows);
+            let shared_rows = self.shared_rows(step);
+            self.engine.set_max_shared_rows(shared_rows);
             let before = self.running_above_batch();
             let outcome = self.engine.step(now_ns, &mut self.events);
             self.check_shares(batch_rows, &before)
                 .map_err(|what| format!("step {step}: {what}"))?;
+            self.check_tenants(shared_rows).map_err(|what| format!("step {step}: {what}"))?;
             self.check_step(&outcome).map_err(|what| format!("step {step}: {what}"))?;
             now_ns += self.workload.step_ns;
             if outcome == StepOutcome::Idle && step > last_arrival && self.engine.has_work() {
@@ -253,12 +263,22 @@ impl Sim<'_> {
         batch_rows[step as usize % batch_rows.len()]
     }
 
+    fn shared_rows(&self, step: u64) -> Option<SharedRows> {
+        let shared_rows = &self.workload.shared_rows;
+        shared_rows[step as usize % shared_rows.len()]
+    }
+
+    fn request(&self, id: RequestId) -> Option<&Request> {
+        let place = self.ids.iter().position(|known| *known == Some(id))?;
+        Some(&self.workload.arrivals[place].request)
+    }
+
+    fn is_batch(&self, id: RequestId) -> bool {
+        self.request(id).is_some_and(|request| request.priority == Priority::Batch)
+    }
+
     fn running_above_batch(&self) -> BTreeSet<(RequestId, u32)> {
-        let is_batch = |id: RequestId| {
-            let place = self.ids.iter().position(|known| *known == Some(id));
-            place.is_some_and(|i| self.workload.arrivals[i].request.priority == Priority::Batch)
-        };
-        let running = self.engine.running().filter(|seq| !is_batch(seq.request));
+        let running = self.engine.running().filter(|seq| !self.is_batch(seq.request));
         running.map(|seq| (seq.request, seq.index)).collect()
     }
 
@@ -281,6 +301,32 @@ impl Sim<'_> {
                 Ok(())
             }
             None => Ok(()),
+        }
+    }
+
+    /// Whoever has rows beside another tenant shares steps with it; prompts then keep to their
+    /// part, and one alone may have more.
+    fn check_tenants(&mut self, shared_rows: Option<SharedRows>) -> Result<(), String> {
+        if self.engine.last_mix() == StepMix::default() {
+            return Ok(());
+        }
+        let rows = self.engine.last_rows();
+        let others = rows.iter().filter(|rows| !self.is_batch(rows.request));
+        let tenants: BTreeSet<_> =
+            others.filter_map(|rows| Some(self.request(rows.request)?.tenant)).collect();
+        if tenants.len() > 1 && !self.engine.is_shared() {
+            return Err(format!("{tenants:?} do not share"));
+        }
+        let Some(SharedRows { usual, behind }) = shared_rows else { return Ok(()) };
+        if !self.engine.is_shared() || self.workload.config.batching == Batching::Interleaved {
+            return Ok(());
+        }
+        let prompts: Vec<u32> = rows.iter().map(|rows| rows.n_rows).filter(|&n| n > 1).collect();
+        let (sum, usual) = (prompts.iter().sum::<u32>(), usual.max(1));
+        self.n_shared += u64::from(sum >= usual);
+        match sum <= usual || (sum <= behind && prompts.len() == 1) {
+            true => Ok(()),
+            false => Err(format!("{shared_rows:?} are shared, but prompts have {prompts:?}")),
         }
     }
 
@@ -316,8 +362,8 @@ impl Sim<'_> {
         }
         let stats = self.engine.stats();
         let n_copies = self.engine.backend().n_copies();
-        let n_held_back = self.n_held_back;
-        Ok(Report { events: self.events, stats, n_copies, n_held_back })
+        let Self { events, n_held_back, n_shared, .. } = self;
+        Ok(Report { events, stats, n_copies, n_held_back, n_shared })
     }
 
     fn check_answer(

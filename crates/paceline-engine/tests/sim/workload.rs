@@ -5,7 +5,7 @@ use std::sync::Arc;
 use paceline_engine::fake::{FakeConstraint, FakeFailures};
 use paceline_engine::{
     BackendLimits, Batching, Constraint, EngineConfig, OutputRatio, Pooling, Priority, Request,
-    SamplingParams,
+    SamplingParams, SharedRows,
 };
 
 /// A small generator of the tests' own.
@@ -48,6 +48,8 @@ pub(crate) struct Workload {
     pub(crate) step_ns: u64,
     /// What the batch class may have beside others, step by step, again and again.
     pub(crate) batch_rows: Vec<Option<u32>>,
+    /// What prompts may have while tenants share steps; likewise.
+    pub(crate) shared_rows: Vec<Option<SharedRows>>,
 }
 
 #[derive(Debug)]
@@ -96,14 +98,26 @@ impl Workload {
         let failures = if r.one_in(5) { random_failures(r) } else { FakeFailures::default() };
         let nan_one_in = if r.one_in(5) { r.range(10, 200) } else { 0 };
         let batch_rows = (0..r.range(1, 4)).map(|_| random_batch_rows(r)).collect();
-        Self { limits, config, failures, nan_one_in, arrivals, actions, step_ns, batch_rows }
+        let shared_rows = (0..r.range(1, 4)).map(|_| random_shared_rows(r)).collect();
+        Self {
+            limits,
+            config,
+            failures,
+            nan_one_in,
+            arrivals,
+            actions,
+            step_ns,
+            batch_rows,
+            shared_rows,
+        }
     }
 
     pub(crate) fn summary(&self) -> String {
-        let Self { limits, config, failures, nan_one_in, actions, batch_rows, .. } = self;
+        let Self { limits, config, failures, nan_one_in, actions, .. } = self;
+        let Self { batch_rows, shared_rows, .. } = self;
         let mut lines = vec![format!(
             "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in}\n{actions:?}\n\
-             batch_rows {batch_rows:?}"
+             batch_rows {batch_rows:?} shared_rows {shared_rows:?}"
         )];
         lines.extend(self.arrivals.iter().map(|arrival| format!("{arrival:?}")));
         lines.join("\n")
@@ -133,6 +147,7 @@ fn random_config(r: &mut Random) -> EngineConfig {
         max_num_batched_tokens: r.range(1, 48) as u32,
         max_prefill_rows: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
         max_batch_rows: None,
+        max_shared_rows: None,
         long_prefill_token_threshold: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
         prefix_cache: !r.one_in(4),
         hash_key: [r.range(0, 255) as u8; 16],
@@ -152,6 +167,11 @@ fn random_config(r: &mut Random) -> EngineConfig {
 
 fn random_batch_rows(r: &mut Random) -> Option<u32> {
     (!r.one_in(3)).then(|| r.range(0, 4) as u32)
+}
+
+fn random_shared_rows(r: &mut Random) -> Option<SharedRows> {
+    let usual = r.range(0, 6) as u32;
+    r.one_in(2).then(|| SharedRows { usual, behind: r.range(0, 12) as u32 })
 }
 
 fn random_tokens(r: &mut Random, max_len: u64, n_vocab: u32) -> Vec<u32> {

@@ -10,11 +10,12 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::JobsError;
 use crate::prepare::{Plan, Prepared, Preparer};
-use crate::runner::{Finished, Line, Source};
+use crate::runner::{Finished, Line, News, Source};
 use crate::store::{BadLine, Batch, Counts, Ending, Status, Store};
 use active::ActiveJob;
 
@@ -60,13 +61,14 @@ pub struct JobQueue {
 }
 
 impl JobQueue {
-    /// `check` says whether a request could be run here at all.
+    /// `check` says whether a request could be run here at all; `news` go to the runner.
     pub fn new(
         store: Arc<Store>,
         check: Arc<CheckBody>,
         options: QueueOptions,
+        news: Sender<News>,
     ) -> std::io::Result<JobQueue> {
-        let preparer = Preparer::start(Arc::clone(&store), check, options.max_lines)?;
+        let preparer = Preparer::start(Arc::clone(&store), check, options.max_lines, news)?;
         Ok(JobQueue {
             store,
             options,

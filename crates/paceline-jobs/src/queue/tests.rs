@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::mpsc::channel;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -22,7 +23,7 @@ fn queue(store: &Arc<Store>) -> JobQueue {
         None | Some("tiny") => Ok(()),
         Some(other) => Err(Fault::of_param("model", "model_not_found", other)),
     });
-    JobQueue::new(Arc::clone(store), check, options()).unwrap()
+    JobQueue::new(Arc::clone(store), check, options(), channel().0).unwrap()
 }
 
 fn request(id: &str) -> String {
@@ -173,6 +174,21 @@ fn each_line_once_through_kills_at_any_moment() {
 }
 
 #[test]
+fn the_runner_hears_when_a_batch_can_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    create_now(&store, "batch_a", &request("a"));
+    let (news, inbox) = channel();
+    let check: Arc<CheckBody> = Arc::new(|_| Ok(()));
+    let mut queue = JobQueue::new(Arc::clone(&store), check, options(), news).unwrap();
+    queue.tend();
+    let heard = inbox.recv_timeout(Duration::from_secs(60));
+    assert!(matches!(heard, Ok(News::Look)), "{heard:?}");
+    queue.tend();
+    assert!(queue.take().is_some(), "the first look after that finds it");
+}
+
+#[test]
 fn bad_files_fail_before_anything_runs() {
     let good = request("a");
     let long: String = (0..1001).map(|i| request(&i.to_string())).collect();
@@ -308,7 +324,7 @@ fn a_batch_for_a_model_that_left_waits_for_it() {
     tend_until(&mut first, |queue| !queue.jobs.is_empty());
     drop(first);
     let check: Arc<CheckBody> = Arc::new(|_| Err(Fault::new("model_not_found", "gone")));
-    let mut other = JobQueue::new(Arc::clone(&store), check, options()).unwrap();
+    let mut other = JobQueue::new(Arc::clone(&store), check, options(), channel().0).unwrap();
     tend_until(&mut other, |queue| !queue.held.is_empty());
     assert_eq!(status(&store, "batch_a"), Status::InProgress);
     drop(other);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use paceline_engine::{FinishReason, SamplingParams};
 use tokio::sync::mpsc;
 
-use super::{Ended, Label, Message, News, Permit};
+use super::{Ended, Label, Message, News, Parcel, Permit};
 use crate::metrics::{Finished, Times};
 
 /// A request in the engine.
@@ -14,7 +14,9 @@ use crate::metrics::{Finished, Times};
 pub(super) struct Live {
     pub(super) place: u32,
     pub(super) tenant: u64,
-    pub(super) sink: mpsc::Sender<Message>,
+    pub(super) sink: mpsc::Sender<Parcel>,
+    /// News that wait for the last, where the reader does.
+    pub(super) held: Option<Vec<News>>,
     pub(super) ended: Arc<Ended>,
     /// Its place in the queue, until it starts.
     pub(super) permit: Option<Permit>,
@@ -32,10 +34,29 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Hands news to the reader. False if it has gone; a full channel cannot be (see the module
-    /// above), and if it were, its request would be the one to pay.
-    pub(super) fn tell(&self, news: News) -> bool {
-        self.sink.try_send(Message { prompt: self.place, news }).is_ok()
+    pub(super) fn tell(&mut self, news: News) {
+        match &mut self.held {
+            Some(held) => held.push(news),
+            None => self.send(Parcel::One(Message { prompt: self.place, news })),
+        }
+    }
+
+    /// Tells the end, and before it all that was held.
+    pub(super) fn tell_last(mut self, news: News) {
+        let prompt = self.place;
+        match self.held.take() {
+            Some(mut held) => {
+                held.push(news);
+                self.send(Parcel::Whole { prompt, news: held });
+            }
+            None => self.send(Parcel::One(Message { prompt, news })),
+        }
+    }
+
+    /// A reader that has gone misses nothing. A full channel cannot be (see the module above), and
+    /// if it were, its request would be the one to pay.
+    fn send(&self, parcel: Parcel) {
+        let _ = self.sink.try_send(parcel);
     }
 
     pub(super) fn start(&mut self, now: Instant, n_cached: u32) {

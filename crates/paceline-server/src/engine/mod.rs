@@ -8,12 +8,19 @@
 //! a slow reader costs memory that its own request paid for, at some tens of bytes per token. The
 //! other choice, cutting off whoever reads slowly, would let the network decide about answers.
 //! Whoever goes away drops the receiver, and the engine's thread sees that before its next step.
+//!
+//! **Nobody is woken for nothing.** The cores are the engine's, and whoever wakes for a token stops
+//! one of its threads, and with it all that wait for that thread. So a reader that wants the whole
+//! answer gets the news of a prompt together, when the last of it has come.
 
 mod board;
 mod live;
 mod pace;
 mod queue;
 mod share;
+#[cfg(test)]
+mod tests;
+mod times;
 mod worker;
 
 use std::sync::Arc;
@@ -53,6 +60,8 @@ pub(crate) struct Job {
     pub(crate) timeout: Option<Duration>,
     /// What its output must keep to.
     pub(crate) constraint: Option<Box<dyn Constraint>>,
+    /// Its reader can do nothing before the end: all news come together then.
+    pub(crate) is_whole: bool,
 }
 
 /// News of one prompt's sequences.
@@ -85,6 +94,28 @@ pub(crate) enum News {
     QueueTimeout,
 }
 
+/// What goes to a reader at once.
+#[derive(Debug)]
+enum Parcel {
+    One(Message),
+    /// All there is to say about a prompt.
+    Whole {
+        prompt: u32,
+        news: Vec<News>,
+    },
+}
+
+impl Parcel {
+    fn unpack(self, messages: &mut Vec<Message>) {
+        match self {
+            Parcel::One(message) => messages.push(message),
+            Parcel::Whole { prompt, news } => {
+                messages.extend(news.into_iter().map(|news| Message { prompt, news }));
+            }
+        }
+    }
+}
+
 /// Sequences of one prompt that the reader has seen enough of (a stop string).
 #[derive(Debug, Default)]
 pub(crate) struct Ended([AtomicU64; 2]);
@@ -109,7 +140,8 @@ impl Ended {
 /// Everything that is heard of one HTTP request. Dropping it cancels what still runs.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    messages: mpsc::Receiver<Message>,
+    parcels: mpsc::Receiver<Parcel>,
+    arrived: Vec<Parcel>,
     /// One for each prompt.
     pub(crate) ended: Vec<Arc<Ended>>,
 }
@@ -118,7 +150,9 @@ impl Inbox {
     /// Waits for news and adds all that is there to `messages`. False when nothing more will come.
     pub(crate) async fn receive(&mut self, messages: &mut Vec<Message>) -> bool {
         const AT_ONCE: usize = 256;
-        self.messages.recv_many(messages, AT_ONCE).await > 0
+        let n_arrived = self.parcels.recv_many(&mut self.arrived, AT_ONCE).await;
+        self.arrived.drain(..).for_each(|parcel| parcel.unpack(messages));
+        n_arrived > 0
     }
 }
 
@@ -126,7 +160,7 @@ impl Inbox {
 struct Submission {
     job: Job,
     place: u32,
-    sink: mpsc::Sender<Message>,
+    sink: mpsc::Sender<Parcel>,
     ended: Arc<Ended>,
     permit: Permit,
     arrival: Instant,
@@ -211,7 +245,7 @@ impl EngineHandle {
         label: Label,
     ) -> Result<Inbox, ApiError> {
         let permits = self.queue.enter(jobs.iter().map(|job| job.prompt.len() as u64))?;
-        let (sink, messages) = mpsc::channel(jobs.iter().map(most_messages).sum::<usize>().max(1));
+        let (sink, parcels) = mpsc::channel(jobs.iter().map(most_messages).sum::<usize>().max(1));
         let label = Arc::new(label);
         let mut ended = Vec::with_capacity(jobs.len());
         for (place, (job, permit)) in (0..).zip(jobs.into_iter().zip(permits)) {
@@ -228,7 +262,7 @@ impl EngineHandle {
             };
             self.send(submission)?;
         }
-        Ok(Inbox { messages, ended })
+        Ok(Inbox { parcels, arrived: Vec::new(), ended })
     }
 
     fn send(&self, submission: Submission) -> Result<(), ApiError> {

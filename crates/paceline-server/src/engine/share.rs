@@ -21,6 +21,9 @@ const N_BESIDE: usize = 8;
 /// Steps with prompts of others are left out, since they take longer by themselves; but if there
 /// have been no others for so long, they count.
 const N_PATIENT: u32 = 64;
+/// What rows are multiplied with at least and at most when they are set anew.
+const MOST_LESS: f64 = 0.5;
+const MOST_MORE: f64 = 1.25;
 /// What is tried before anything is known.
 const FIRST_ROWS: f64 = 4.0;
 /// The share of the target to aim at: steps scatter, and it is their slow ones that are felt.
@@ -118,16 +121,16 @@ impl BatchShare {
         let by_factor = self.goals.factor.map(|factor| (factor - 1.0) * quiet);
         let by_target = self.goals.target.map(|target| target.as_secs_f64() * AIM - quiet);
         let allowed = by_factor.into_iter().chain(by_target).fold(f64::INFINITY, f64::min);
-        // Not much more than twice what was tried: time may grow faster than rows.
-        let most = self.max_rows.min(2.0 * rows + 2.0);
-        let fitting = match seconds - quiet {
-            spent if spent > 0.0 => (rows * allowed / spent).min(most),
-            _ => most,
+        // What the machine does meanwhile is taken for the lines' doing, so one look is not
+        // believed in full, and less so where it says that there is time left.
+        let change = match seconds - quiet {
+            spent if spent > 0.0 => (allowed.max(0.0) / spent).sqrt().clamp(MOST_LESS, MOST_MORE),
+            _ => MOST_MORE,
         };
-        // Down at once, up in steps. Batches never stop: streams that are too slow by themselves
-        // are not helped by that.
-        let next = if fitting < self.rows { fitting } else { (self.rows + fitting) / 2.0 };
-        self.rows = next.max(1.0);
+        // Fewer lines than may run say nothing of more. Batches never stop: streams that are too
+        // slow by themselves are not helped by that.
+        let tried = if rows < self.rows.floor() { rows } else { self.rows };
+        self.rows = (tried * change).clamp(1.0, self.max_rows);
     }
 }
 

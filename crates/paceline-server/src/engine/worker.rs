@@ -14,6 +14,7 @@ use super::board::Board;
 use super::live::{Live, reason_name};
 use super::pace::Pace;
 use super::share::{BatchShare, Goals};
+use super::times::StepTimes;
 use super::{Command, News, Submission, WorkerOptions};
 use crate::metrics::{Budgets, Finished, Metrics};
 
@@ -32,6 +33,7 @@ pub(super) struct Worker<B> {
     start_by: VecDeque<(Instant, RequestId)>,
     events: Vec<Event>,
     gone: Vec<RequestId>,
+    times: StepTimes,
     pace: Option<Pace>,
     batch_share: Option<BatchShare>,
     /// Nothing is to be finished any more.
@@ -53,8 +55,11 @@ impl<B: Backend> Worker<B> {
         let goals = Goals { factor: options.batch_itl_factor, target: options.target_itl };
         let batch_share = BatchShare::new(goals, stats.max_rows);
         engine.set_max_batch_rows(batch_share.as_ref().map(BatchShare::rows));
+        let times = StepTimes::default();
+        engine.set_max_shared_rows(Some(times.shared_rows()));
         let pace = options.target_itl.map(|target| Pace::new(target, stats.max_rows));
         Worker {
+            times,
             pace,
             batch_share,
             engine,
@@ -114,6 +119,7 @@ impl<B: Backend> Worker<B> {
             place,
             tenant: job.tenant,
             sink,
+            held: job.is_whole.then(Vec::new),
             ended,
             permit: Some(permit),
             label,
@@ -143,7 +149,7 @@ impl<B: Backend> Worker<B> {
             }
             Err(error) => {
                 live.permit = None;
-                live.tell(News::Refused(error));
+                live.tell_last(News::Refused(error));
             }
         }
     }
@@ -196,10 +202,10 @@ impl<B: Backend> Worker<B> {
     fn end(&mut self, id: RequestId, reason: &FinishReason, news: Option<News>) {
         self.engine.cancel(id);
         if let Some(live) = self.live.remove(&id) {
-            if let Some(news) = news {
-                live.tell(news);
-            }
             self.report(&live, reason, Instant::now());
+            if let Some(news) = news {
+                live.tell_last(news);
+            }
         }
     }
 
@@ -242,8 +248,11 @@ impl<B: Backend> Worker<B> {
     }
 
     fn keep_pace(&mut self, n_prompt_rows: u64, elapsed: Duration) {
+        let n_prompt_rows = u32::try_from(n_prompt_rows).unwrap_or(u32::MAX);
+        self.times.observe(n_prompt_rows, elapsed);
+        self.engine.set_max_shared_rows(Some(self.times.shared_rows()));
         if let Some(pace) = &mut self.pace {
-            pace.observe(u32::try_from(n_prompt_rows).unwrap_or(u32::MAX), elapsed);
+            pace.observe(n_prompt_rows, elapsed, &self.times);
             self.engine.set_max_prefill_rows(pace.rows());
         }
         if let Some(share) = &mut self.batch_share {
@@ -254,8 +263,10 @@ impl<B: Backend> Worker<B> {
 
     fn budgets(&self, stats: &Stats) -> Budgets {
         let free = Budgets::of(stats);
+        let paced = self.pace.as_ref().map_or(free.prompt_rows, Pace::rows);
+        let shared = self.engine.is_shared().then(|| self.times.shared_rows().usual);
         Budgets {
-            prompt_rows: self.pace.as_ref().map_or(free.prompt_rows, Pace::rows),
+            prompt_rows: shared.map_or(paced, |shared| paced.min(shared)),
             batch_rows: self.batch_share.as_ref().map_or(free.batch_rows, BatchShare::usual_rows),
         }
     }
@@ -282,7 +293,7 @@ impl<B: Backend> Worker<B> {
                 live.start(now, n_cached);
                 live.tell(News::Started { n_cached });
             }
-            EventKind::PromptLogprob(logprob) => _ = live.tell(News::PromptLogprob(logprob)),
+            EventKind::PromptLogprob(logprob) => live.tell(News::PromptLogprob(logprob)),
             EventKind::Token { token, logprob } => {
                 match live.token(index, now) {
                     Some(gap) => {
@@ -298,7 +309,7 @@ impl<B: Backend> Worker<B> {
                 }
                 live.tell(News::Token { index, token, logprob });
             }
-            EventKind::Pooled(vector) => _ = live.tell(News::Pooled(vector)),
+            EventKind::Pooled(vector) => live.tell(News::Pooled(vector)),
             EventKind::Finished(reason) => {
                 live.n_running = live.n_running.saturating_sub(1);
                 if live.n_running > 0 {
@@ -306,7 +317,7 @@ impl<B: Backend> Worker<B> {
                 } else if let Some(live) = self.live.remove(&request) {
                     // Whoever hears of the end finds it counted and logged.
                     self.report(&live, &reason, now);
-                    live.tell(News::Finished { index, reason });
+                    live.tell_last(News::Finished { index, reason });
                 }
             }
         }

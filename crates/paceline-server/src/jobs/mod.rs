@@ -12,7 +12,7 @@ mod query;
 mod upload;
 
 use std::io;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -66,23 +66,23 @@ impl Jobs {
             retention: self.options.retention.as_secs(),
         };
         let check = check_with(&executor);
-        let queue = JobQueue::new(Arc::clone(&self.store), check, options)?;
+        let (news, inbox) = channel();
+        let queue = JobQueue::new(Arc::clone(&self.store), check, options, news.clone())?;
         #[cfg(feature = "nats")]
         if let Some(workers) = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take() {
             if let Some(id) = executor.model_id() {
                 workers.ask_for(id);
             }
-            return self.run(queue, Keyed::new(Arc::clone(executor.app()), workers));
+            let keyed = Keyed::new(Arc::clone(executor.app()), workers);
+            return self.run(Runner::listening(queue, keyed, (news, inbox)));
         }
-        self.run(queue, executor)
+        self.run(Runner::listening(queue, executor, (news, inbox)))
     }
 
-    fn run(
-        &self,
-        queue: JobQueue,
-        executor: impl Executor<Task: Send> + Send + 'static,
-    ) -> io::Result<()> {
-        let runner = Runner::new(queue, executor);
+    fn run<E>(&self, runner: Runner<JobQueue, E>) -> io::Result<()>
+    where
+        E: Executor<Task: Send> + Send + 'static,
+    {
         let news = runner.sender();
         let run = move || drop(runner.run());
         let thread = std::thread::Builder::new().name("jobs".to_owned()).spawn(run)?;

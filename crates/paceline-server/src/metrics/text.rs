@@ -92,7 +92,7 @@ impl Page {
             (
                 "prompt_rows_budget",
                 u64::from(inner.budgets.prompt_rows),
-                "Rows of them that prompts may have while others stream.",
+                "Rows of them that prompts may have while others stream or share.",
             ),
             (
                 "batch_rows_budget",

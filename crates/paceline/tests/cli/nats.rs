@@ -163,7 +163,8 @@ fn batches_of_a_server_run_on_workers() {
     let id = serving.start_batch(&serving.upload(&text));
     let cancelled = serving.start_batch(&serving.upload(&text));
     let ask = format!("POST /v1/batches/{cancelled}/cancel");
-    assert_eq!(serving.ask(&ask, "", b"")["status"], "cancelling");
+    // Whether it has ended by the time of the answer is a matter of luck.
+    assert!(serving.ask(&ask, "", b"")["cancelling_at"].is_u64());
     assert_eq!(serving.wait_for_batch(&cancelled)["status"], "cancelled");
     assert_ne!(serving.batch(&id)["status"], "completed", "there are no workers yet");
     let mut workers = Workers::start(&bench, url.clone(), 2);

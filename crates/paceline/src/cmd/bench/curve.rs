@@ -131,8 +131,14 @@ fn run_rounds(
         for (&batch, rounds) in batches.iter().zip(&mut all) {
             bar.set_message(format!("batch {batch}"));
             bar.tick();
-            let timing = group::run(llm, &prompts[..batch as usize], shape)?;
+            let mut timing = group::run(llm, &prompts[..batch as usize], shape)?;
             check_answers(&mut expected, &timing.answers)?;
+            if rounds.timings.is_empty() {
+                // The first run took the batch's memory from the system, which is not counted
+                // either: a program that serves does it once.
+                timing = group::run(llm, &prompts[..batch as usize], shape)?;
+                check_answers(&mut expected, &timing.answers)?;
+            }
             rounds.rss_change.get_or_insert_with(|| resident_bytes() - before);
             rounds.timings.push(timing);
             bar.inc(1);
