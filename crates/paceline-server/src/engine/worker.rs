@@ -232,6 +232,9 @@ impl<B: Backend> Worker<B> {
             StepOutcome::Idle => {}
             StepOutcome::Failed(ref error) => tracing::error!(%error, "a step failed"),
         }
+        // Before anybody hears of the step: whoever does finds the memory of what ended free.
+        let stats = self.engine.stats();
+        self.metrics.publish(&stats, self.budgets(&stats));
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             // A request starts with its step, not after it.
@@ -239,8 +242,6 @@ impl<B: Backend> Worker<B> {
             self.hear(event, at);
         }
         self.events = events;
-        let stats = self.engine.stats();
-        self.metrics.publish(&stats, self.budgets(&stats));
         self.board.show(&self.engine, &self.live, now);
         if outcome == StepOutcome::Idle && self.engine.has_work() {
             self.wait();
