@@ -85,6 +85,16 @@ pub(crate) enum MatrixView {
     Exact(ExactView),
 }
 
+impl MatrixView {
+    /// As [`CodedView::up_to`].
+    pub(crate) fn up_to(self, panel: usize) -> MatrixView {
+        match self {
+            MatrixView::Coded(view) => MatrixView::Coded(view.up_to(panel)),
+            MatrixView::Exact(_) => self,
+        }
+    }
+}
+
 // SAFETY: views are read-only and live inside an op that borrows the matrix.
 unsafe impl Send for MatrixView {}
 // SAFETY: as above.

@@ -151,13 +151,8 @@ pub(crate) struct Panel {
 
 impl CodedView {
     /// The same with a hint that nothing from `panel` on will be read.
-    ///
-    /// # Safety
-    /// The matrix has `panel` panels or more.
-    #[inline(always)]
-    pub(crate) unsafe fn up_to(self, panel: usize) -> CodedView {
-        // SAFETY: the caller vouches for the panels.
-        CodedView { end: unsafe { self.data.add(panel * self.panel.n_bytes) }, ..self }
+    pub(crate) fn up_to(self, panel: usize) -> CodedView {
+        CodedView { end: self.data.wrapping_add(panel * self.panel.n_bytes), ..self }
     }
 
     /// # Safety

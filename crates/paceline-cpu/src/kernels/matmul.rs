@@ -69,10 +69,7 @@ pub(crate) unsafe fn matmul<V: Lanes>(
     out: Output,
 ) {
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
-    unsafe {
-        let w = w.up_to(panels.end);
-        with_format!(w.layout, all_panels::<V>(w, panels, acts, rows, out))
-    }
+    unsafe { with_format!(w.layout, all_panels::<V>(w, panels, acts, rows, out)) }
 }
 
 /// Rows whose sums are kept at a time.

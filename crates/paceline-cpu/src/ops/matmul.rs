@@ -74,9 +74,9 @@ impl Cpu {
         let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
         let view = acts.view();
         let shape = Products { n_rows, n_panels: weights[0].n_panels(), cost: 2 * acts.n_cols() };
-        self.split_products(shape, &|rows, panels| {
+        self.split_products(shape, &|rows, panels, end| {
             // SAFETY: the asserts above check every size; threads write disjoint panels or rows.
-            unsafe { kernel([gate, up], panels, view, rows, to) };
+            unsafe { kernel([gate.up_to(end), up.up_to(end)], panels, view, rows, to) };
         });
         true
     }
@@ -98,37 +98,39 @@ impl Cpu {
         });
         let (kernel, view) = (self.kernels.matmul, acts.view());
         let shape = Products { n_rows, n_panels, cost: acts.n_cols() };
-        self.split_products(shape, &|rows, range| {
+        self.split_products(shape, &|rows, range, end| {
             let mut first = 0;
             for (weight, count, out) in &jobs {
-                let from = range.start.clamp(first, first + count) - first;
-                let to = range.end.clamp(first, first + count) - first;
-                if from < to {
+                let own = |panel: usize| panel.clamp(first, first + count) - first;
+                let panels = own(range.start)..own(range.end);
+                if !panels.is_empty() {
                     // SAFETY: the asserts above check every size; threads write disjoint panels
                     // or rows.
-                    unsafe { kernel(*weight, from..to, view, rows.clone(), *out) };
+                    unsafe {
+                        kernel(weight.up_to(own(end)), panels, view, rows.clone(), *out);
+                    }
                 }
                 first += count;
             }
         });
     }
 
-    /// Runs `f(rows, panels)` for all, over the threads: some rows meet all panels before the next
-    /// ones do, so that their activations stay in the caches.
+    /// Runs `f(rows, panels, end)` for all, over the threads: some rows meet all panels before the
+    /// next ones do, so that their activations stay in the caches. The thread's next panels follow
+    /// up to `end`.
     fn split_products(
         &mut self,
         Products { n_rows, n_panels, cost }: Products,
-        f: &(dyn Fn(Range<usize>, Range<usize>) + Sync),
+        f: &(dyn Fn(Range<usize>, Range<usize>, usize) + Sync),
     ) {
         let n_groups = n_rows.div_ceil(ROWS_TOGETHER);
-        self.split(n_groups * n_panels, cost * n_rows.min(ROWS_TOGETHER), &|_, range| {
+        let cost = cost * n_rows.min(ROWS_TOGETHER);
+        self.split_in_order(n_groups * n_panels, cost, &|_, range, end| {
             for group in range.start / n_panels..range.end.div_ceil(n_panels) {
-                let panel = |at: usize| at.clamp(group * n_panels, (group + 1) * n_panels);
-                let first = group * ROWS_TOGETHER;
-                let rows = first..n_rows.min(first + ROWS_TOGETHER);
-                let panels =
-                    panel(range.start) - group * n_panels..panel(range.end) - group * n_panels;
-                f(rows, panels);
+                let first = group * n_panels;
+                let panel = |at: usize| at.clamp(first, first + n_panels) - first;
+                let rows = group * ROWS_TOGETHER..n_rows.min((group + 1) * ROWS_TOGETHER);
+                f(rows, panel(range.start)..panel(range.end), panel(end));
             }
         });
     }

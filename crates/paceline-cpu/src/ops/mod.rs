@@ -11,6 +11,7 @@ pub use attention::{Attention, AttentionSeq, KvLayer, RopeStore};
 pub use matmul::{GatedJob, MatmulJob};
 pub use rows::Gate;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::isa::Isa;
@@ -21,7 +22,7 @@ use crate::table::Kernels;
 /// Elements below which waking the other threads costs more than it gives.
 const ALONE_BELOW: usize = 4096;
 
-/// Ranges that work is cut into, for each thread.
+/// Ranges that each thread's share of the work is cut into.
 const RANGES_PER_THREAD: usize = 4;
 
 /// The kernels of one instruction set and the threads that run them.
@@ -32,6 +33,7 @@ pub struct Cpu {
     pool: Pool,
     attention: Vec<AttentionScratch>,
     tasks: Vec<AttentionTask>,
+    taken: Vec<Taken>,
 }
 
 impl Cpu {
@@ -42,7 +44,8 @@ impl Cpu {
         let pool = Pool::new(n_threads)?;
         let attention =
             (0..pool.n_threads()).map(|_| AttentionScratch::new(max_head_dim)).collect();
-        Ok(Cpu { isa, kernels: Kernels::of(isa), pool, attention, tasks: Vec::new() })
+        let taken = (0..pool.n_threads()).map(|_| Taken::default()).collect();
+        Ok(Cpu { isa, kernels: Kernels::of(isa), pool, attention, tasks: Vec::new(), taken })
     }
 
     pub fn isa(&self) -> Isa {
@@ -117,23 +120,72 @@ impl Cpu {
     }
 
     /// Cuts `0..n` into ranges and runs `f(thread, range)` for each; alone when there is little to
-    /// do. Threads take the next range when they are done with one: cores that others use as well
-    /// are slower at times, and fixed shares would wait for the slowest.
-    fn split(&mut self, n: usize, cost: usize, f: &(dyn Fn(usize, std::ops::Range<usize>) + Sync)) {
-        if n * cost < ALONE_BELOW || n == 1 || self.pool.n_threads() == 1 {
-            return f(0, 0..n);
+    /// do.
+    fn split(&mut self, n: usize, cost: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
+        self.split_in_order(n, cost, &|thread, range, _| f(thread, range));
+    }
+
+    /// The same with `f(thread, range, end)`: the thread's next ranges follow up to `end`.
+    ///
+    /// Each thread has a share of neighbouring ranges and takes them in order. Whoever is done
+    /// takes from the back of what others have left: cores that other programs use as well are
+    /// slower at times, and fixed shares would wait for the slowest.
+    fn split_in_order(
+        &mut self,
+        n: usize,
+        cost: usize,
+        f: &(dyn Fn(usize, Range<usize>, usize) + Sync),
+    ) {
+        let n_threads = self.pool.n_threads();
+        if n * cost < ALONE_BELOW || n == 1 || n_threads == 1 {
+            return f(0, 0..n, n);
         }
-        let n_ranges = n.min(self.pool.n_threads() * RANGES_PER_THREAD);
-        let next = AtomicUsize::new(0);
+        let n_ranges = n.min(n_threads * RANGES_PER_THREAD);
+        let cut = |range: usize| n * range / n_ranges;
+        let taken = &self.taken;
+        taken.iter().for_each(Taken::reset);
         self.pool.run(&|thread| {
-            loop {
-                let range = next.fetch_add(1, Ordering::Relaxed);
-                if range >= n_ranges {
-                    return;
+            let share = |of: usize| n_ranges * of / n_threads..n_ranges * (of + 1) / n_threads;
+            let own = share(thread);
+            while let Some(range) = taken[thread].first_of(&own) {
+                f(thread, cut(range)..cut(range + 1), cut(own.end));
+            }
+            for other in (thread + 1..n_threads).chain(0..thread) {
+                while let Some(range) = taken[other].last_of(&share(other)) {
+                    f(thread, cut(range)..cut(range + 1), cut(range + 1));
                 }
-                f(thread, n * range / n_ranges..n * (range + 1) / n_ranges);
             }
         });
+    }
+}
+
+/// How many ranges of a thread's share were taken: from the front by the thread itself, from the
+/// back by others. Both counts are in one number, so that no range is taken twice.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Taken(AtomicUsize);
+
+impl Taken {
+    const FROM_BACK: usize = 1 << 16;
+
+    fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    fn first_of(&self, share: &Range<usize>) -> Option<usize> {
+        let [front, back] = self.take(1);
+        (front + back < share.len()).then(|| share.start + front)
+    }
+
+    fn last_of(&self, share: &Range<usize>) -> Option<usize> {
+        let [front, back] = self.take(Taken::FROM_BACK);
+        (front + back < share.len()).then(|| share.end - 1 - back)
+    }
+
+    /// What was taken before.
+    fn take(&self, one: usize) -> [usize; 2] {
+        let taken = self.0.fetch_add(one, Ordering::Relaxed);
+        [taken % Taken::FROM_BACK, taken / Taken::FROM_BACK]
     }
 }
 
@@ -162,3 +214,25 @@ impl<T> Shared<T> {
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_the_work_is_done_once() {
+        let mut cpu = Cpu::new(Isa::Scalar, 3, 64).unwrap();
+        for n in (1..60).cycle().take(600) {
+            let done: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            cpu.split_in_order(n, ALONE_BELOW, &|thread, range, end| {
+                assert!(range.end <= end && end <= n);
+                // The first thread is slow, so that others take from its share.
+                (0..1000 * usize::from(thread == 0)).for_each(|_| std::hint::spin_loop());
+                for part in &done[range] {
+                    part.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert!(done.iter().all(|part| part.load(Ordering::Relaxed) == 1));
+        }
+    }
+}

@@ -16,6 +16,9 @@ use crate::lanes::{Lanes, WIDTH};
 pub(super) const HEADS: usize = 16;
 const HEADS_LAG: usize = 8;
 
+/// Parts of a block, four outputs each, that are unpacked one after the other.
+pub(super) const QUARTERS: usize = 4;
+
 /// The scales and offsets of a block's sixteen outputs, for each of its groups.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -74,13 +77,19 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// A block's sixteen outputs of thirty-two columns.
+    /// A block's sixteen outputs of thirty-two columns; calls `after` with each quarter that is
+    /// done.
     ///
     /// # Safety
     /// As [`start`](Self::start), which was called before the first block; blocks come in order
     /// and lie within the panel; `to` has room for a tile.
     #[inline(always)]
-    pub(super) unsafe fn unpack<F: Format>(&mut self, block: usize, to: *mut u16) {
+    pub(super) unsafe fn unpack<F: Format>(
+        &mut self,
+        block: usize,
+        to: *mut u16,
+        mut after: impl FnMut(usize),
+    ) {
         // SAFETY: forwarded contract.
         unsafe {
             let ahead = block + HEADS_LAG;
@@ -90,9 +99,12 @@ impl<'a> Unpacker<'a> {
             let codes = self.parts.codes.add(block * F::CODE_BYTES);
             prefetch::<Avx512Lanes, F>(self.parts, block);
             let heads = &self.heads[block % HEADS];
-            match F::CODES {
-                Codes::Nibbles => unpack_nibbles::<F>(codes, heads, to),
-                _ => unpack_bytes::<F>(codes, heads, to),
+            for quarter in 0..QUARTERS {
+                match F::CODES {
+                    Codes::Nibbles => unpack_nibbles::<F>(codes, heads, quarter, to),
+                    _ => unpack_bytes::<F>(codes, heads, quarter, to),
+                }
+                after(quarter);
             }
         }
     }
@@ -101,16 +113,14 @@ impl<'a> Unpacker<'a> {
 /// # Safety
 /// As [`Unpacker::unpack`].
 #[inline(always)]
-unsafe fn unpack_nibbles<F: Format>(codes: *const u8, heads: &Heads, to: *mut u16) {
+unsafe fn unpack_nibbles<F: Format>(codes: *const u8, heads: &Heads, quarter: usize, to: *mut u16) {
     // SAFETY: a block has four vectors of codes, each with those of four outputs.
     unsafe {
-        for quarter in 0..4 {
-            let halves = _mm512_load_si512(codes.add(64 * quarter).cast());
-            for j in 0..4 {
-                let output = 4 * quarter + j;
-                let shifts = _mm512_load_si512(SHIFTS.0[j].as_ptr().cast());
-                put_nibbles::<F>(halves, shifts, heads, output, to.add(output * 32));
-            }
+        let halves = _mm512_load_si512(codes.add(64 * quarter).cast());
+        for j in 0..4 {
+            let output = 4 * quarter + j;
+            let shifts = _mm512_load_si512(SHIFTS.0[j].as_ptr().cast());
+            put_nibbles::<F>(halves, shifts, heads, output, to.add(output * 32));
         }
     }
 }
@@ -190,8 +200,8 @@ unsafe fn round_up(x: __m512) -> __m512i {
 /// # Safety
 /// As [`Unpacker::unpack`].
 #[inline(always)]
-unsafe fn unpack_bytes<F: Format>(codes: *const u8, heads: &Heads, to: *mut u16) {
-    for output in 0..WIDTH {
+unsafe fn unpack_bytes<F: Format>(codes: *const u8, heads: &Heads, quarter: usize, to: *mut u16) {
+    for output in 4 * quarter..4 * quarter + 4 {
         // SAFETY: a block has thirty-two bytes for each output.
         unsafe {
             let codes = _mm256_load_si256(codes.add(32 * output).cast());

@@ -2,32 +2,51 @@
 //! tiles of rows meet both at a time, so that each tile that is loaded serves two products. What is
 //! done with unpacked weights does not know their format and is compiled once.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::put::Lines;
-use super::unpack::Unpacker;
-use super::{APART, READY, SUMS, Scratch, Sink, TILE, put};
+use super::unpack::{HEADS, Heads, Unpacker};
+use super::{SUMS, Sink, TILE, put};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format};
-use crate::kernels::matmul::prefetch;
+use crate::kernels::matmul::{ROWS_TOGETHER, prefetch};
 use crate::lanes::avx512::Avx512Lanes;
 use crate::packed::CodedView;
 
 /// Tiles of rows that meet the weights at a time.
 const PAIR: usize = 2;
 
+/// Blocks of weights that are kept unpacked.
+const READY: usize = 64;
+
+/// From the sums of one panel to those of the next.
+const APART: usize = ROWS_TOGETHER / TILE_ROWS * SUMS;
+
+/// What two panels need.
+#[repr(align(64))]
+struct Scratch {
+    weights: MaybeUninit<[u16; 2 * READY * TILE]>,
+    heads: [[Heads; HEADS]; 2],
+    sums: MaybeUninit<[f32; 2 * APART]>,
+}
+
 /// # Safety
 /// As [`super::all_panels`], with the tiles configured, for at most `ROWS_TOGETHER` rows.
-#[inline(always)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
 pub(super) unsafe fn all_panels<F: Format>(
     weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
     rows: Range<usize>,
     sink: Sink,
-    scratch: &mut Scratch,
 ) {
+    let mut scratch = Scratch {
+        weights: MaybeUninit::uninit(),
+        heads: [[Heads::NONE; HEADS]; 2],
+        sums: MaybeUninit::uninit(),
+    };
     let step = match sink {
         Sink::Rows(_) => 2,
         Sink::Gate(_) => 1,
@@ -37,9 +56,9 @@ pub(super) unsafe fn all_panels<F: Format>(
         // SAFETY: forwarded contract.
         unsafe {
             if panel + step > panels.end {
-                job.multiply::<F, 1>(scratch);
+                job.multiply::<F, 1>(&mut scratch);
             } else {
-                job.multiply::<F, 2>(scratch);
+                job.multiply::<F, 2>(&mut scratch);
             }
         }
     }
@@ -165,7 +184,7 @@ impl Source<'_> {
                         prefetch::<Avx512Lanes, F>(self.unpackers[nth].parts, block);
                     } else {
                         let to = self.ready[nth].add(block % READY * TILE);
-                        self.unpackers[nth].unpack::<F>(block, to);
+                        self.unpackers[nth].unpack::<F>(block, to, |_| ());
                     }
                 }
             }
