@@ -52,8 +52,10 @@ fn step_until(server: &TestServer, name: &str, is_right: impl Fn(f64) -> bool) {
 fn an_urgent_request_in_a_flood_is_next() {
     const N_FLOOD: u32 = 60;
     let server = gated(ServerOptions::default());
-    let mut flood: Vec<Exchange> =
-        (0..N_FLOOD).map(|_| server.start(COMPLETIONS, &ask(700))).collect();
+    let some = |n: u32| (0..n).map(|_| server.start(COMPLETIONS, &ask(700)));
+    let mut running: Vec<Exchange> = some(N_SLOTS).collect();
+    step_until(&server, "vllm:num_requests_running", |n| n == f64::from(N_SLOTS));
+    let _queued: Vec<Exchange> = some(N_FLOOD - N_SLOTS).collect();
     let n_queued = f64::from(N_FLOOD - N_SLOTS);
     step_until(&server, "vllm:num_requests_waiting", |n| n == n_queued);
     // Two hundred tokens of prompt, so that it is seen to be computed.
@@ -65,7 +67,7 @@ fn an_urgent_request_in_a_flood_is_next() {
     server.allow_steps(3);
     let before = spectator.next()["step"].as_u64().unwrap();
     // One of those that run goes, and everybody waits for its place.
-    flood.remove(0);
+    running.remove(0);
     // So slowly that a snapshot tells of all steps since the one before it.
     let seen = std::thread::scope(|scope| {
         let has_left = |snapshot: &Value| snapshot["totals"]["finished"] == 2;
