@@ -51,6 +51,14 @@ fn throughput_has_a_row_for_each_batch_size() {
 }
 
 #[test]
+fn answers_may_be_shorter_than_the_prompts_take_steps() {
+    let bench = Bench::new();
+    let shape = ["--batch", "64", "--prompt-tokens", "128", "--new-tokens", "2", "--rounds", "1"];
+    let rows = rows(&bench, &[&["throughput", "-m", "tiny.gguf"], &shape[..]].concat());
+    assert_eq!(rows[0]["decode_tokens"], 64);
+}
+
+#[test]
 fn throughput_runs_on_any_instruction_set_and_draws() {
     let bench = Bench::new();
     let args = ["bench", "throughput", "--batch", "1,2", "--isa", "scalar", "--plot", "t.svg"];

@@ -55,7 +55,11 @@ impl Shape {
     /// An engine that holds the largest batch, and nothing more.
     pub(super) fn options(self, max_batch: u32) -> Result<LlmOptions> {
         let n_blocks = self.n_kv_blocks(max_batch);
-        let n_blocks = u32::try_from(n_blocks + n_blocks / 50 + u64::from(SPARE_BLOCKS));
+        // Admission expects blocks for what is still to come on top of those that are held.
+        let n_to_come = u64::from(max_batch) * u64::from(self.max_len(max_batch) - self.n_prompt);
+        let n_expected = n_to_come.div_ceil(KV_BLOCK as u64);
+        let n_blocks = n_blocks + n_expected + n_blocks / 50 + u64::from(SPARE_BLOCKS);
+        let n_blocks = u32::try_from(n_blocks);
         let Ok(n_blocks) = n_blocks else {
             bail!(UsageError("so many tokens at once are beyond any machine".to_owned()));
         };
