@@ -57,7 +57,7 @@ impl Default for ServerOptions {
             queue_timeout: None,
             request_timeout: None,
             target_itl: None,
-            batch_itl_factor: Some(1.3),
+            batch_itl_factor: Some(1.2),
             shutdown_timeout: Duration::from_secs(30),
             max_body_bytes: 16 << 20,
             body_timeout: Duration::from_secs(30),

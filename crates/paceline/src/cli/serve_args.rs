@@ -75,7 +75,7 @@ pub(crate) struct ServeArgs {
 
     /// While other requests run, let lines of batches make steps at most so many times as long;
     /// 0 is off: lines get all that the others leave
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.3, help_heading = "Load",
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.2, help_heading = "Load",
           value_parser = batch_itl_factor)]
     batch_itl_factor: f64,
 
