@@ -2,9 +2,10 @@
 //!
 //! A tile of weights (sixteen outputs, thirty-two columns) times a tile of activations (thirty-two
 //! columns, sixteen rows) is one instruction. Up to four tiles of activations meet the same
-//! weights while the next weights are turned into bf16, which is done with a table of a group's
-//! sixteen possible weights where codes have four bits ([`narrow`]). Sums stay in tiles for all
-//! columns. More rows than that meet weights that are unpacked once, two panels at a time ([`wide`]).
+//! weights while the next weights are turned into bf16 ([`narrow`]), which is done with a table of
+//! a group's sixteen possible weights where codes have four bits. Sums stay in tiles for all
+//! columns. More rows than that meet weights that are unpacked once, two panels at a time
+//! ([`wide`]).
 //!
 //! What is stored as a vector and read back in parts (scales) or as a tile (weights) is stored well
 //! ahead: such a read waits until the store has left the processor's queue.
