@@ -23,25 +23,32 @@ pub(crate) struct Pool {
 }
 
 struct Shared {
+    start: OwnLine<Start>,
+    /// Workers that have not finished the current job.
+    running: OwnLine<AtomicUsize>,
+    /// Workers that sleep, or are about to.
+    n_asleep: OwnLine<AtomicUsize>,
+    sleep: Mutex<()>,
+    wake: Condvar,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// What workers look at while they wait, in the same cache line.
+struct Start {
     /// Counts jobs; a worker that sees a new number runs the job.
     epoch: AtomicU64,
     job: UnsafeCell<Option<Job>>,
-    /// Workers that have not finished the current job.
-    running: OwnLine<AtomicUsize>,
-    panicked: AtomicBool,
-    stop: AtomicBool,
-    sleepers: Mutex<usize>,
-    wake: Condvar,
 }
 
-/// On cache lines of its own: the caller waits for it while workers write elsewhere, and the other
-/// way round.
+/// On cache lines of its own: a line goes from core to core in a tenth of a microsecond, each time
+/// that one has written what another reads, or something beside it.
 #[repr(align(128))]
 struct OwnLine<T>(T);
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("epoch", &self.epoch).finish_non_exhaustive()
+        f.debug_struct("Shared").field("epoch", &self.start.0.epoch).finish_non_exhaustive()
     }
 }
 
@@ -55,13 +62,13 @@ impl Pool {
     /// A pool of `n_threads`, the caller's own included.
     pub(crate) fn new(n_threads: usize) -> std::io::Result<Pool> {
         let shared = Arc::new(Shared {
-            epoch: AtomicU64::new(0),
-            job: UnsafeCell::new(None),
+            start: OwnLine(Start { epoch: AtomicU64::new(0), job: UnsafeCell::new(None) }),
             running: OwnLine(AtomicUsize::new(0)),
+            n_asleep: OwnLine(AtomicUsize::new(0)),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            sleepers: Mutex::new(0),
-            wake: Condvar::new(),
         });
         // Built first, so that its drop ends the threads already started if a later one fails.
         let mut pool = Pool { shared, workers: Vec::new() };
@@ -92,14 +99,11 @@ impl Pool {
         // only erases the lifetime: this function does not return or unwind before every worker
         // is done with the job.
         unsafe {
-            *shared.job.get() =
+            *shared.start.0.job.get() =
                 Some(std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(erased));
         }
         shared.running.0.store(self.workers.len(), Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
-        if *lock(&shared.sleepers) > 0 {
-            shared.wake.notify_all();
-        }
+        shared.announce();
         let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
         wait_until(|| shared.running.0.load(Ordering::Acquire) == 0);
         if let Err(panic) = mine {
@@ -112,9 +116,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
-        drop(lock(&self.shared.sleepers));
-        self.shared.wake.notify_all();
+        self.shared.announce();
         for worker in self.workers.drain(..) {
             // A worker's panic was reported by the `run` it happened in.
             let _ = worker.join();
@@ -122,8 +124,22 @@ impl Drop for Pool {
     }
 }
 
-fn lock(sleepers: &Mutex<usize>) -> std::sync::MutexGuard<'_, usize> {
-    sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    /// Begins a new epoch, and wakes those who sleep.
+    ///
+    /// A worker counts itself asleep before it looks at the epoch for the last time, and here it
+    /// is the other way round: one of the two sees the other.
+    fn announce(&self) {
+        self.start.0.epoch.fetch_add(1, Ordering::SeqCst);
+        if self.n_asleep.0.load(Ordering::SeqCst) > 0 {
+            drop(self.lock());
+            self.wake.notify_all();
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.sleep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn wait_until(done: impl Fn() -> bool) {
@@ -147,7 +163,7 @@ fn work(shared: &Shared, thread: usize) {
         }
         // SAFETY: the job was stored before the epoch we saw and stays until `running` is 0.
         let ok = catch_unwind(AssertUnwindSafe(|| unsafe {
-            if let Some(job) = *shared.job.get() {
+            if let Some(job) = *shared.start.0.job.get() {
                 (*job)(thread);
             }
         }));
@@ -160,7 +176,7 @@ fn work(shared: &Shared, thread: usize) {
 
 /// Waits for an epoch other than `seen`: spins, then yields, then sleeps.
 fn next_epoch(shared: &Shared, seen: u64) -> u64 {
-    let current = || shared.epoch.load(Ordering::SeqCst);
+    let current = || shared.start.0.epoch.load(Ordering::SeqCst);
     for spin in 0..SPINS_BEFORE_SLEEP {
         if current() != seen {
             return current();
@@ -171,12 +187,13 @@ fn next_epoch(shared: &Shared, seen: u64) -> u64 {
             std::thread::yield_now();
         }
     }
-    let mut sleepers = lock(&shared.sleepers);
-    *sleepers += 1;
+    let mut guard = shared.lock();
+    shared.n_asleep.0.fetch_add(1, Ordering::SeqCst);
     while current() == seen {
-        sleepers = shared.wake.wait(sleepers).unwrap_or_else(PoisonError::into_inner);
+        guard = shared.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
     }
-    *sleepers -= 1;
+    shared.n_asleep.0.fetch_sub(1, Ordering::SeqCst);
+    drop(guard);
     current()
 }
 
@@ -201,7 +218,7 @@ mod tests {
         let mut pool = Pool::new(2).unwrap();
         for _ in 0..3 {
             // Wait until the worker really sleeps; it does after a bounded number of spins.
-            while *lock(&pool.shared.sleepers) == 0 {
+            while pool.shared.n_asleep.0.load(Ordering::SeqCst) == 0 {
                 std::thread::yield_now();
             }
             let ran = AtomicUsize::new(0);
