@@ -33,6 +33,32 @@ pub(crate) unsafe fn exp<V: Lanes>(x: V) -> V {
     }
 }
 
+/// Below this, a token's weight is clamped: it is then nothing beside the largest, and still no
+/// smaller than what counts as zero.
+const WEIGHT_MIN: f32 = -34.0;
+
+/// `e^x` of a number that is not positive, to one part in ten thousand: a token's weight, which
+/// will be rounded to bf16.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn exp_weight<V: Lanes>(x: V) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe {
+        let x = x.max(V::splat(WEIGHT_MIN));
+        // e^x = 2^n 2^f, |f| <= 1/2
+        let biased = x.mul_add(V::splat(std::f32::consts::LOG2_E), V::splat(ROUNDER));
+        let minus_n = V::splat(ROUNDER).sub(biased);
+        let f = x.mul_add(V::splat(std::f32::consts::LOG2_E), minus_n);
+        let mut p = V::splat(0.055_008_97);
+        for c in [0.242_211_06, 0.693_282_9, 1.0] {
+            p = p.mul_add(f, V::splat(c));
+        }
+        p.scale_by_pow2(biased)
+    }
+}
+
 /// `tanh x` from `exp`.
 ///
 /// # Safety
@@ -84,4 +110,30 @@ pub(crate) fn run_len(i: usize, n: usize) -> usize {
 pub(crate) unsafe fn gate_of<V: Lanes>(x: V, gelu: bool) -> V {
     // SAFETY: forwarded contract.
     unsafe { if gelu { gelu_tanh(x) } else { silu(x) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lanes::scalar::ScalarLanes;
+    use crate::lanes::{TINY, to_array};
+
+    /// A weight of a token by the plain kernel.
+    fn weight(x: f32) -> f32 {
+        // SAFETY: plain code runs everywhere.
+        unsafe { to_array(exp_weight(ScalarLanes::splat(x)))[0] }
+    }
+
+    #[test]
+    fn weights_are_exponentials_to_one_part_in_ten_thousand() {
+        for i in 0..34_000 {
+            let x = -(i as f32) / 1000.0;
+            let (found, expected) = (f64::from(weight(x)), f64::from(x).exp());
+            assert!((found / expected - 1.0).abs() < 1.1e-4, "{x}: {found}, not {expected}");
+        }
+        assert_eq!(weight(0.0), 1.0);
+        for x in [-34.0, -35.0, -1e30, f32::NEG_INFINITY] {
+            assert!((TINY..2e-15).contains(&weight(x)), "{x}: {}", weight(x));
+        }
+    }
 }

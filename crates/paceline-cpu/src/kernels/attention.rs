@@ -28,7 +28,7 @@ use std::ops::Range;
 
 use crate::kernels::kv::{Element, KV_BLOCK, Page, VALUE_PAIRS};
 use crate::lanes::{Lanes, WIDTH, sum_lanes, to_array};
-use crate::math::exp;
+use crate::math::{exp, exp_weight};
 
 pub(super) use task::Span;
 use task::offset;
@@ -319,9 +319,9 @@ pub(super) unsafe fn weights_of<V: Lanes, E: Element>(
     // SAFETY: a block's scales are two vectors.
     unsafe {
         for half in 0..2 {
-            // `exp` never gives zero; what is not seen must weigh nothing.
-            let weight = exp(scores[half].sub(V::splat(now))).keep(seen[half], 0.0);
-            weights[half] = if E::SCALED { weight } else { weight.round_bf16() };
+            // What is seen weighs more than what counts as zero; what is not seen weighs nothing.
+            let weight = exp_weight(scores[half].sub(V::splat(now))).keep(seen[half], 0.0);
+            weights[half] = if E::SCALED { weight } else { weight.round_weight() };
         }
         let sum = weights[0].add(weights[1]);
         V::load(sums).mul_add(decay, sum).store(sums);
