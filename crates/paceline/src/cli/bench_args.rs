@@ -265,7 +265,7 @@ pub(crate) struct StrategiesArgs {
     pub(crate) new_tokens: Span,
 
     /// Requests that run at once, or are in a group
-    #[arg(long, value_name = "N", default_value_t = 32, help_heading = "Work",
+    #[arg(long, value_name = "N", default_value_t = 16, help_heading = "Work",
           value_parser = value_parser!(u32).range(1..=4096))]
     pub(crate) max_batch: u32,
 
