@@ -138,14 +138,17 @@ fn matmul_of_every_type() {
 }
 
 /// Sizes that reach every path of the tiles: rows left over, more rows than are summed at once,
-/// more columns than are unpacked at
-/// once, one panel or two.
+/// more columns than are unpacked at once, one panel, two or three.
 #[test]
 fn matmul_in_large() {
     let mut rng = Rng::new(9);
     for (ty, n_rows, n_outputs, n_cols) in [
         (TensorType::Q4_1, 64, 40, 576),
         (TensorType::Q4_1, 21, 16, 32 * 70),
+        (TensorType::Q4_1, 32, 48, 32),
+        (TensorType::Q4_0, 17, 90, 576),
+        (TensorType::Q8_0, 30, 32, 96),
+        (TensorType::F16, 19, 40, 47),
         (TensorType::Q8_0, 530, 17, 96),
         (TensorType::Q2K, 37, 20, 256 * 5),
         (TensorType::Q6K, 24, 20, 256 * 5),
@@ -313,7 +316,7 @@ fn two_products_meet_in_a_gate() {
         let down = weight(ty, 5, wide, &mut rng);
         for (n_rows, kind) in [(1, Gate::Silu), (3, Gate::GeluTanh), (16, Gate::Silu)]
             .into_iter()
-            .chain([(70, Gate::GeluTanh), (131, Gate::Silu)])
+            .chain([(27, Gate::Silu), (49, Gate::Silu), (70, Gate::GeluTanh), (131, Gate::Silu)])
         {
             let x = normals(&mut rng, n_rows * n);
             let run = |cpu: &mut Cpu, at_once: bool| {

@@ -116,9 +116,9 @@ unsafe fn one_row<V: Lanes, F: Format>(
     unsafe {
         let parts = w.panel(panel);
         let xs = acts.floats.add(row * acts.n_blocks * ACT_BLOCK);
-        let mut sum = V::splat(0.0);
+        let (mut sum, mut ahead) = (V::splat(0.0), Ahead::new(parts));
         for block in 0..w.panel.n_blocks {
-            prefetch::<V, F>(parts, block);
+            ahead.ask::<V, F>();
             let xs = xs.add(block * ACT_BLOCK);
             let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
             for quarter in 0..4 {
@@ -154,8 +154,9 @@ unsafe fn some_rows<V: Lanes, F: Format>(
     // vouches.
     unsafe {
         let parts = w.panel(panel);
+        let mut ahead = Ahead::new(parts);
         for block in 0..w.panel.n_blocks {
-            prefetch::<V, F>(parts, block);
+            ahead.ask::<V, F>();
             for quarter in 0..4 {
                 let pairs = load_weights::<V, F>(parts, block, quarter);
                 for (j, (low, high)) in pairs.into_iter().enumerate() {
@@ -192,28 +193,64 @@ unsafe fn put<V: Lanes>(w: CodedView, panel: usize, sum: V, row: usize, out: Out
     unsafe { finish(sum, out, row * out.stride + panel * WIDTH, n_outputs) }
 }
 
-/// Asks for a block's share of what is read next, scales and all.
+/// Asks for what is read next, scales and all, while a panel is worked on.
 ///
 /// The processor looks ahead in each page it sees read from its start, but not far, and not into
 /// the next page. So the next pages are asked for in turn, a line of each: as many streams, which
 /// together bring in one and a half times as much as a single one.
-///
-/// # Safety
-/// As [`Lanes`].
-#[inline(always)]
-pub(crate) unsafe fn prefetch<V: Lanes, F: Format>(parts: Panel, block: usize) {
-    const WINDOW: usize = STREAMS * PAGE_LINES;
-    let share = F::CODE_BYTES + F::GROUPS * F::SCALE_BYTES * (1 + F::MIN as usize);
-    let from = parts.scales.addr() + block * share;
-    for turn in from / LINE / STREAMS..(from + share) / LINE / STREAMS {
-        let window = turn * STREAMS / WINDOW * WINDOW + WINDOW;
-        let first = (window + turn % PAGE_LINES) * LINE;
-        for stream in 0..STREAMS {
-            let line = first + stream * PAGE_LINES * LINE;
-            if line < parts.end.addr() {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// The first of the lines that are asked for next, and where none are any more.
+    next: *const u8,
+    end: *const u8,
+    /// Bytes that were read since lines were asked for.
+    due: usize,
+}
+
+impl Ahead {
+    const PAGE: usize = PAGE_LINES * LINE;
+    /// Pages that are fetched side by side, and a line of each.
+    const WINDOW: usize = STREAMS * Self::PAGE;
+    const TURN: usize = STREAMS * LINE;
+
+    /// Lines of the window behind the one where a panel begins.
+    #[inline(always)]
+    pub(crate) fn new(parts: Panel) -> Ahead {
+        let from = parts.scales.addr();
+        let turn = from % Self::WINDOW / Self::TURN;
+        let next = from / Self::WINDOW * Self::WINDOW + Self::WINDOW + turn * LINE;
+        Ahead { next: parts.scales.with_addr(next), end: parts.end, due: from % Self::TURN }
+    }
+
+    /// Asks for as much as a block takes.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn ask<V: Lanes, F: Format>(&mut self) {
+        self.due += F::CODE_BYTES + F::GROUPS * F::SCALE_BYTES * (1 + F::MIN as usize);
+        while self.due >= Self::TURN {
+            self.due -= Self::TURN;
+            // SAFETY: forwarded contract.
+            unsafe { self.turn::<V>() };
+        }
+    }
+
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn turn<V: Lanes>(&mut self) {
+        let line = |stream: usize| self.next.wrapping_add(stream * Self::PAGE);
+        let are_all = line(STREAMS - 1) < self.end;
+        for line in (0..STREAMS).map(line) {
+            if are_all || line < self.end {
                 // SAFETY: a prefetch of any address does no harm.
-                unsafe { V::prefetch(parts.scales.with_addr(line)) };
+                unsafe { V::prefetch(line) };
             }
+        }
+        self.next = self.next.wrapping_add(LINE);
+        if self.next.addr().is_multiple_of(Self::PAGE) {
+            self.next = self.next.wrapping_add(Self::WINDOW - Self::PAGE);
         }
     }
 }

@@ -4,13 +4,14 @@
 //! columns, sixteen rows) is one instruction. Up to four tiles of activations meet the same
 //! weights while the next weights are turned into bf16 ([`narrow`]), which is done with a table of
 //! a group's sixteen possible weights where codes have four bits. Sums stay in tiles for all
-//! columns. More rows than that meet weights that are unpacked once, two panels at a time
-//! ([`wide`]).
+//! columns. Two tiles of activations meet two panels' weights ([`pairs`]); more than four meet
+//! weights that are unpacked once, two panels at a time ([`wide`]).
 //!
 //! What is stored as a vector and read back in parts (scales) or as a tile (weights) is stored well
 //! ahead: such a read waits until the store has left the processor's queue.
 
 mod narrow;
+mod pairs;
 mod put;
 mod unpack;
 mod wide;
@@ -101,6 +102,10 @@ unsafe fn all_panels<V: Lanes, F: Format>(
             let rows = first..rows.end.min(first + ROWS_TOGETHER);
             if rows.len() > STRIP * TILE_ROWS {
                 wide::all_panels::<F>(weights, panels.clone(), acts, rows, sink);
+            } else if rows.len().div_ceil(TILE_ROWS) == pairs::TILES {
+                let left =
+                    pairs::all_panels::<F>(weights, panels.clone(), acts, rows.clone(), sink);
+                narrow::all_panels::<F>(weights, left, acts, rows, sink);
             } else {
                 narrow::all_panels::<F>(weights, panels.clone(), acts, rows, sink);
             }

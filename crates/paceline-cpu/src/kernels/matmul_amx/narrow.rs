@@ -1,18 +1,17 @@
-//! Products for the rows of one strip: its tiles of activations meet a panel's weights while the
-//! next ones are unpacked. Products lag behind the unpacking, so that neither waits for the other,
-//! and what is loaded into tiles is loaded between the quarters of a block that is unpacked: a tile
-//! is sixteen loads, which would keep those of the unpacking waiting.
+//! Products for one tile of rows, or for three or four (two: [`super::pairs`]): they meet a panel's
+//! weights while the next ones are unpacked. Products lag behind the unpacking, so that neither
+//! waits for the other, and what is loaded into tiles is loaded between the quarters of a block
+//! that is unpacked: a tile is sixteen loads, which would keep those of the unpacking waiting.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::put::{self, Lines};
-use super::unpack::{HEADS, Heads, QUARTERS, Unpacker};
+use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{STRIP, SUMS, Sink, TILE};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format};
-use crate::kernels::matmul::prefetch;
 use crate::lanes::avx512::Avx512Lanes;
 use crate::packed::CodedView;
 
@@ -84,15 +83,6 @@ struct Strip {
     lines: Lines,
 }
 
-macro_rules! load_acts {
-    ($is_near:expr, $tile:literal, $from:expr) => {
-        match $is_near {
-            true => tile_load!($tile, $from, 64usize),
-            false => tile_load_past!($tile, $from, 64usize),
-        }
-    };
-}
-
 impl Strip {
     /// # Safety
     /// As [`all_panels`].
@@ -129,17 +119,17 @@ impl Strip {
             if F::CODES == Codes::Brains {
                 for block in 0..self.n_blocks {
                     let weights = from.parts.codes.add(block * F::CODE_BYTES);
-                    prefetch::<Avx512Lanes, F>(from.parts, block);
-                    for tile in 0..T {
-                        self.add_tile(weights.cast(), block, tile);
-                    }
+                    from.ahead.ask::<Avx512Lanes, F>();
+                    self.add_tiles::<T>(weights.cast(), block);
                 }
-            } else if T > 2 {
-                self.unpack_and_add::<F, T>(from);
-            } else if T * self.n_blocks <= NEAR {
-                self.unpack_and_add_few::<F, T, true>(from);
+            } else if T > 1 {
+                self.unpack_and_add::<F, T, _>(from, |block| Add::<T> { strip: self, block });
+            } else if self.n_blocks <= NEAR {
+                let one = |block| AddOne::<true> { strip: self, block };
+                self.unpack_and_add::<F, T, _>(from, one);
             } else {
-                self.unpack_and_add_few::<F, T, false>(from);
+                let one = |block| AddOne::<false> { strip: self, block };
+                self.unpack_and_add::<F, T, _>(from, one);
             }
             self.store::<T>();
         }
@@ -151,105 +141,46 @@ impl Strip {
         self.weights.wrapping_add(block % SLOTS * TILE)
     }
 
-    /// # Safety
-    /// As [`multiply`](Self::multiply).
-    #[inline(always)]
-    unsafe fn unpack_and_add<F: Format, const T: usize>(self, from: &mut Unpacker<'_>) {
-        // SAFETY: blocks stay within the panel, slots within the scratch.
-        unsafe {
-            from.start::<F>();
-            for block in 0..self.n_blocks {
-                from.unpack::<F>(block, self.slot(block), |tile| {
-                    if block >= LAG && tile < T {
-                        self.add_tile(self.slot(block - LAG), block - LAG, tile);
-                    }
-                });
-            }
-            for ready in self.n_blocks.saturating_sub(LAG)..self.n_blocks {
-                for tile in 0..T {
-                    self.add_tile(self.slot(ready), ready, tile);
-                }
-            }
-        }
-    }
-
-    /// The same for one or two tiles of rows, which leave enough tiles to load a block's operands
-    /// before the block ahead of it is multiplied. `IS_NEAR` if the activations stay in the
-    /// first-level cache.
+    /// Unpacks block after block; `add` is what multiplies one that is ready meanwhile.
     ///
     /// # Safety
     /// As [`multiply`](Self::multiply).
     #[inline(always)]
-    unsafe fn unpack_and_add_few<F: Format, const T: usize, const IS_NEAR: bool>(
+    unsafe fn unpack_and_add<F: Format, const T: usize, B: Between>(
         self,
         from: &mut Unpacker<'_>,
+        add: impl Fn(usize) -> B,
     ) {
         // SAFETY: blocks stay within the panel, slots within the scratch.
         unsafe {
             from.start::<F>();
-            for block in 0..=self.n_blocks + LAG {
-                let ready = block.wrapping_sub(LAG);
-                let load = |operand| {
-                    if ready < self.n_blocks && operand <= T {
-                        self.load_operand::<IS_NEAR>(operand, ready);
-                    }
-                };
-                if block < self.n_blocks {
-                    from.unpack::<F>(block, self.slot(block), load);
-                } else {
-                    (0..QUARTERS).for_each(load);
-                }
-                if block > LAG {
-                    self.add_loaded::<T>(ready - 1);
-                }
+            for block in 0..self.n_blocks {
+                from.unpack::<F>(block, self.slot(block), add(block.wrapping_sub(LAG)));
+            }
+            for ready in self.n_blocks.saturating_sub(LAG)..self.n_blocks {
+                self.add_tiles::<T>(self.slot(ready), ready);
             }
         }
     }
 
-    /// Weights and activations become tiles 2 to 4 for even blocks, 5 to 7 for odd ones.
+    /// The product of a block's weights with all `T` tiles of activations.
     ///
     /// # Safety
     /// As [`add_tile`](Self::add_tile).
     #[inline(always)]
-    unsafe fn load_operand<const IS_NEAR: bool>(self, operand: usize, block: usize) {
-        let is_even = block.is_multiple_of(2);
-        let acts = self.acts.wrapping_add(block * TILE);
-        let second = acts.wrapping_add(self.n_blocks * TILE);
-        // SAFETY: the caller vouches for the operands.
-        unsafe {
-            match (operand, is_even) {
-                (0, true) => tile_load!(2, self.slot(block), 64usize),
-                (0, false) => tile_load!(5, self.slot(block), 64usize),
-                (1, true) => load_acts!(IS_NEAR, 3, acts),
-                (1, false) => load_acts!(IS_NEAR, 6, acts),
-                (_, true) => load_acts!(IS_NEAR, 4, second),
-                (_, false) => load_acts!(IS_NEAR, 7, second),
-            }
-        }
-    }
-
-    /// Sums are tiles 0 and 1.
-    ///
-    /// # Safety
-    /// The block's operands were loaded; the tiles are configured.
-    #[inline(always)]
-    unsafe fn add_loaded<const T: usize>(self, block: usize) {
+    unsafe fn add_tiles<const T: usize>(self, weights: *const u16, block: usize) {
         // SAFETY: forwarded contract.
         unsafe {
-            if block.is_multiple_of(2) {
-                tile_dot_bf16!(0, 2, 3);
-                if T > 1 {
-                    tile_dot_bf16!(1, 2, 4);
-                }
-            } else {
-                tile_dot_bf16!(0, 5, 6);
-                if T > 1 {
-                    tile_dot_bf16!(1, 5, 7);
-                }
+            self.add_tile::<0>(weights, block);
+            if T > 1 {
+                self.add_tile::<1>(weights, block);
             }
-        }
-        for tile in 0..T {
-            self.lines.ask::<1>(tile, block);
+            if T > 2 {
+                self.add_tile::<2>(weights, block);
+            }
+            if T > 3 {
+                self.add_tile::<3>(weights, block);
+            }
         }
     }
 
@@ -259,15 +190,13 @@ impl Strip {
     /// # Safety
     /// `weights` holds a tile, `block` lies within the activations, the tiles are configured.
     #[inline(always)]
-    unsafe fn add_tile(self, weights: *const u16, block: usize, tile: usize) {
-        let acts = self.acts.wrapping_add((tile * self.n_blocks + block) * TILE);
+    unsafe fn add_tile<const NTH: usize>(self, weights: *const u16, block: usize) {
+        let acts = self.acts.wrapping_add((NTH * self.n_blocks + block) * TILE);
         // SAFETY: the caller vouches for both operands.
         unsafe {
-            if tile == 0 {
-                tile_load!(4, weights, 64usize);
-            }
-            match tile {
+            match NTH {
                 0 => {
+                    tile_load!(4, weights, 64usize);
                     tile_load_past!(5, acts, 64usize);
                     tile_dot_bf16!(0, 4, 5);
                 }
@@ -285,7 +214,7 @@ impl Strip {
                 }
             }
         }
-        self.lines.ask::<1>(tile, block);
+        self.lines.ask::<1>(NTH, block);
     }
 
     /// # Safety
@@ -303,6 +232,54 @@ impl Strip {
             }
             if T > 3 {
                 tile_store!(3, self.sums.add(3 * SUMS), 64usize);
+            }
+        }
+    }
+}
+
+/// Multiplies a block that is ready, one tile of activations after each quarter.
+#[derive(Clone, Copy)]
+struct Add<const T: usize> {
+    strip: Strip,
+    block: usize,
+}
+
+impl<const T: usize> Between for Add<T> {
+    #[inline(always)]
+    unsafe fn after<const QUARTER: usize>(self) {
+        if self.block < self.strip.n_blocks && QUARTER < T {
+            // SAFETY: the block lies within the panel and its weights are ready.
+            unsafe { self.strip.add_tile::<QUARTER>(self.strip.slot(self.block), self.block) };
+        }
+    }
+}
+
+/// Multiplies a block that is ready with the only tile of activations, its operands loaded one
+/// after the other. `IS_NEAR` if the activations stay in the first-level cache.
+#[derive(Clone, Copy)]
+struct AddOne<const IS_NEAR: bool> {
+    strip: Strip,
+    block: usize,
+}
+
+impl<const IS_NEAR: bool> Between for AddOne<IS_NEAR> {
+    #[inline(always)]
+    unsafe fn after<const QUARTER: usize>(self) {
+        let AddOne { strip, block } = self;
+        if block >= strip.n_blocks {
+            return;
+        }
+        let acts = strip.acts.wrapping_add(block * TILE);
+        // SAFETY: the block lies within the panel and its weights are ready.
+        unsafe {
+            match QUARTER {
+                0 => tile_load!(4, strip.slot(block), 64usize),
+                1 => match IS_NEAR {
+                    true => tile_load!(5, acts, 64usize),
+                    false => tile_load_past!(5, acts, 64usize),
+                },
+                2 => strip.lines.ask::<1>(0, block),
+                _ => tile_dot_bf16!(0, 4, 5),
             }
         }
     }

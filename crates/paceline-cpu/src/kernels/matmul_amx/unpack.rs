@@ -8,16 +8,13 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
 use crate::kernels::format::{Codes, Format, Panel};
-use crate::kernels::matmul::prefetch;
+use crate::kernels::matmul::Ahead;
 use crate::lanes::avx512::Avx512Lanes;
 use crate::lanes::{Lanes, WIDTH};
 
 /// Blocks whose scales are in flight between conversion and use, and how far apart the two are.
 pub(super) const HEADS: usize = 16;
 const HEADS_LAG: usize = 8;
-
-/// Parts of a block, four outputs each, that are unpacked one after the other.
-pub(super) const QUARTERS: usize = 4;
 
 /// The scales and offsets of a block's sixteen outputs, for each of its groups.
 #[derive(Clone, Copy)]
@@ -56,13 +53,14 @@ impl Heads {
 /// Turns a panel's codes into bf16 weights, block after block.
 pub(super) struct Unpacker<'a> {
     pub(super) parts: Panel,
+    pub(super) ahead: Ahead,
     n_blocks: usize,
     heads: &'a mut [Heads; HEADS],
 }
 
 impl<'a> Unpacker<'a> {
     pub(super) fn new(parts: Panel, n_blocks: usize, heads: &'a mut [Heads; HEADS]) -> Self {
-        Unpacker { parts, n_blocks, heads }
+        Unpacker { parts, ahead: Ahead::new(parts), n_blocks, heads }
     }
 
     /// Before the first block.
@@ -77,8 +75,7 @@ impl<'a> Unpacker<'a> {
         }
     }
 
-    /// A block's sixteen outputs of thirty-two columns; calls `after` with each quarter that is
-    /// done.
+    /// A block's sixteen outputs of thirty-two columns, with something else after each quarter.
     ///
     /// # Safety
     /// As [`start`](Self::start), which was called before the first block; blocks come in order
@@ -88,7 +85,7 @@ impl<'a> Unpacker<'a> {
         &mut self,
         block: usize,
         to: *mut u16,
-        mut after: impl FnMut(usize),
+        between: impl Between,
     ) {
         // SAFETY: forwarded contract.
         unsafe {
@@ -97,15 +94,45 @@ impl<'a> Unpacker<'a> {
                 self.heads[ahead % HEADS].fill::<F>(self.parts, ahead);
             }
             let codes = self.parts.codes.add(block * F::CODE_BYTES);
-            prefetch::<Avx512Lanes, F>(self.parts, block);
+            self.ahead.ask::<Avx512Lanes, F>();
             let heads = &self.heads[block % HEADS];
-            for quarter in 0..QUARTERS {
-                match F::CODES {
-                    Codes::Nibbles => unpack_nibbles::<F>(codes, heads, quarter, to),
-                    _ => unpack_bytes::<F>(codes, heads, quarter, to),
-                }
-                after(quarter);
-            }
+            unpack_quarter::<F>(codes, heads, 0, to);
+            between.after::<0>();
+            unpack_quarter::<F>(codes, heads, 1, to);
+            between.after::<1>();
+            unpack_quarter::<F>(codes, heads, 2, to);
+            between.after::<2>();
+            unpack_quarter::<F>(codes, heads, 3, to);
+            between.after::<3>();
+        }
+    }
+}
+
+/// What is done between the quarters of a block that is unpacked.
+///
+/// The quarter is a constant, since tiles have names, not numbers: which one is meant would be
+/// looked up for every quarter otherwise.
+pub(super) trait Between: Copy {
+    /// # Safety
+    /// As that of what implements it.
+    unsafe fn after<const QUARTER: usize>(self);
+}
+
+/// Nothing is done.
+impl Between for () {
+    #[inline(always)]
+    unsafe fn after<const QUARTER: usize>(self) {}
+}
+
+/// # Safety
+/// As [`Unpacker::unpack`].
+#[inline(always)]
+unsafe fn unpack_quarter<F: Format>(codes: *const u8, heads: &Heads, quarter: usize, to: *mut u16) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        match F::CODES {
+            Codes::Nibbles => unpack_nibbles::<F>(codes, heads, quarter, to),
+            _ => unpack_bytes::<F>(codes, heads, quarter, to),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{SUMS, Sink, TILE, put};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format};
-use crate::kernels::matmul::{ROWS_TOGETHER, prefetch};
+use crate::kernels::matmul::ROWS_TOGETHER;
 use crate::lanes::avx512::Avx512Lanes;
 use crate::packed::CodedView;
 
@@ -181,10 +181,10 @@ impl Source<'_> {
                 // SAFETY: forwarded contract.
                 unsafe {
                     if F::CODES == Codes::Brains {
-                        prefetch::<Avx512Lanes, F>(self.unpackers[nth].parts, block);
+                        self.unpackers[nth].ahead.ask::<Avx512Lanes, F>();
                     } else {
                         let to = self.ready[nth].add(block % READY * TILE);
-                        self.unpackers[nth].unpack::<F>(block, to, |_| ());
+                        self.unpackers[nth].unpack::<F>(block, to, ());
                     }
                 }
             }
