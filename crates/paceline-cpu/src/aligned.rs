@@ -3,13 +3,15 @@
 //! apart, and looking up each piece's page takes as long as reading it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of a cache line, and of the widest register.
 pub(crate) const LINE: usize = 64;
 
 /// Bytes of a large page.
-const LARGE_PAGE: usize = 2 << 20;
+pub(crate) const LARGE_PAGE: usize = 2 << 20;
 
 /// Numbers for which all-zero bits are a value, and which need no dropping.
 pub trait Plain: Copy {}
@@ -45,6 +47,19 @@ impl<T: Plain> Aligned<T> {
                 ask_for_large_pages(start.as_ptr(), size);
             }
             Self { block, layout, start: start.cast(), len }
+        }
+    }
+
+    /// Makes the system give the memory of `range` now and not when it is first written to.
+    pub(crate) fn back(&mut self, range: Range<usize>) {
+        const SMALLEST_PAGE: usize = 4096;
+        let bytes = self[range].as_mut_ptr_range();
+        let mut at = bytes.start.cast::<u8>();
+        while at < bytes.end.cast() {
+            // SAFETY: within the range, and nobody else's while it is borrowed. It is written to
+            // without being changed.
+            unsafe { AtomicU8::from_ptr(at).fetch_or(0, Ordering::Relaxed) };
+            at = at.wrapping_add(SMALLEST_PAGE);
         }
     }
 }
@@ -106,3 +121,22 @@ fn ask_for_large_pages(start: *mut u8, size: usize) {
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 fn ask_for_large_pages(_start: *mut u8, _size: usize) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_backed_keeps_what_it_holds() {
+        let mut numbers = Aligned::<f32>::zeros(3 * LARGE_PAGE / 4 + 5);
+        numbers.iter_mut().step_by(700).enumerate().for_each(|(i, x)| *x = i as f32);
+        let n = numbers.len();
+        for range in [0..n, 0..0, n..n, 1..2, 1023..n - 1] {
+            numbers.back(range);
+        }
+        for (i, &x) in numbers.iter().enumerate() {
+            let expected = if i % 700 == 0 { (i / 700) as f32 } else { 0.0 };
+            assert_eq!(x, expected, "element {i}");
+        }
+    }
+}

@@ -16,6 +16,12 @@ pub trait Backend {
 
     /// Finishes the step: pushes exactly one result per `batch.samples`, in that order.
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError>;
+
+    /// Does a little (milliseconds) of what steps would otherwise have to wait for. Called while
+    /// there is nothing to compute; false if nothing is left to do.
+    fn prepare(&mut self) -> bool {
+        false
+    }
 }
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -29,6 +35,10 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
         (**self).collect(results)
+    }
+
+    fn prepare(&mut self) -> bool {
+        (**self).prepare()
     }
 }
 

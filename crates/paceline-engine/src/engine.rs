@@ -57,6 +57,11 @@ impl<B: Backend> Engine<B> {
         self.scheduler.set_batching(batching)
     }
 
+    /// Makes use of a moment without work; false if there is nothing to make ready any more.
+    pub fn prepare(&mut self) -> bool {
+        self.backend.prepare()
+    }
+
     /// One step. What happened, and what was cancelled since the last one, is added to `events`.
     pub fn step(&mut self, now_ns: u64, events: &mut Vec<Event>) -> StepOutcome {
         self.scheduler.schedule(now_ns);

@@ -40,4 +40,8 @@ impl<B: Backend> Backend for Timed<B> {
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
         self.timed(|inner| inner.collect(results))
     }
+
+    fn prepare(&mut self) -> bool {
+        self.inner.prepare()
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::aligned::Aligned;
+use crate::aligned::{Aligned, LARGE_PAGE};
 use crate::kernels::attention::{AttentionArgs, AttentionTask, QUERIES};
 use crate::kernels::kv::{FreshKv, KV_BLOCK, KvDtype};
 use crate::ops::{Cpu, Shared};
@@ -19,6 +19,9 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
+    /// What [`back`](Self::back) takes at a time.
+    pub const PART_BYTES: usize = 2 * LARGE_PAGE;
+
     /// Memory is taken as it is first written, so a large pool costs what is used of it.
     pub fn new(dtype: KvDtype, n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
         let n = n_blocks * n_kv_heads * dtype.page_bytes(head_dim);
@@ -28,6 +31,21 @@ impl KvLayer {
 
     pub fn n_slots(&self) -> usize {
         self.keys.len() / (self.n_kv_heads * self.dtype.page_bytes(self.head_dim)) * KV_BLOCK
+    }
+
+    /// Takes the memory of a large page's worth of keys, and of values, before it is written to.
+    /// False: there is no such part.
+    pub fn back(&mut self, part: usize) -> bool {
+        let start = part * LARGE_PAGE;
+        let range = start.min(self.keys.len())..self.keys.len().min(start + LARGE_PAGE);
+        self.keys.back(range.clone());
+        self.values.back(range.clone());
+        !range.is_empty()
+    }
+
+    /// Bytes of keys and values.
+    pub fn n_bytes(&self) -> usize {
+        self.keys.len() + self.values.len()
     }
 
     /// Copies the first `n_tokens` slots of block `from` to block `to`.

@@ -20,6 +20,11 @@ use crate::weights::Weights;
 /// Logit rows computed before they are sampled: bounds the memory logits take.
 const LOGIT_ROWS: usize = 64;
 
+/// Memory for keys and values that is taken before it is needed, where there is time for it: at
+/// most, and as a share of the pool. What is used beyond that is taken as it is written to.
+const BACKED_BYTES: usize = 1 << 30;
+const BACKED_SHARE: usize = 4;
+
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
@@ -42,6 +47,8 @@ pub struct CpuBackend {
     cpu: Cpu,
     row_ops: RowOps,
     kv: Vec<KvLayer>,
+    /// Parts of layers' keys and values whose memory was taken ahead.
+    n_backed: usize,
     buffers: Buffers,
     samplers: Vec<Sampler>,
     results: Vec<Sampled>,
@@ -102,6 +109,7 @@ impl CpuBackend {
             cpu,
             row_ops,
             kv,
+            n_backed: 0,
             buffers,
             samplers,
             results: Vec::with_capacity(options.max_rows as usize),
@@ -206,5 +214,18 @@ impl Backend for CpuBackend {
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
         results.append(&mut self.results);
         Ok(())
+    }
+
+    /// Takes memory for keys and values, from the start of the pool, where blocks are used first.
+    fn prepare(&mut self) -> bool {
+        let pool: usize = self.kv.iter().map(KvLayer::n_bytes).sum();
+        let limit = BACKED_BYTES.min(pool / BACKED_SHARE);
+        if (self.n_backed + 1) * KvLayer::PART_BYTES > limit {
+            return false;
+        }
+        let n_layers = self.kv.len();
+        let has_part = self.kv[self.n_backed % n_layers].back(self.n_backed / n_layers);
+        self.n_backed += 1;
+        has_part
     }
 }

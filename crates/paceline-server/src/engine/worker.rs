@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use paceline_engine::{
@@ -88,7 +88,7 @@ impl<B: Backend> Worker<B> {
     /// Takes what has come in; waits for something if there is nothing to do. False at the end.
     fn receive(&mut self) -> bool {
         if !self.engine.has_work() {
-            let Ok(command) = self.commands.recv() else {
+            let Some(command) = self.next_command() else {
                 return false;
             };
             self.obey(command);
@@ -97,6 +97,19 @@ impl<B: Backend> Worker<B> {
             self.obey(command);
         }
         true
+    }
+
+    /// Waits for a command, and uses the time as long as there is something to make ready. `None`
+    /// when there will be no more.
+    fn next_command(&mut self) -> Option<Command> {
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => return Some(command),
+                Err(TryRecvError::Disconnected) => return None,
+                Err(TryRecvError::Empty) if self.engine.prepare() => (),
+                Err(TryRecvError::Empty) => return self.commands.recv().ok(),
+            }
+        }
     }
 
     fn obey(&mut self, command: Command) {

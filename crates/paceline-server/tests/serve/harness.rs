@@ -49,6 +49,8 @@ pub(crate) struct Gated<B> {
     script: Option<Vec<Token>>,
     /// How far each sample row of the step is.
     places: Vec<usize>,
+    /// Times it will still say that there is something to make ready.
+    n_prepare: u32,
 }
 
 impl<B: Backend> Backend for Gated<B> {
@@ -74,6 +76,12 @@ impl<B: Backend> Backend for Gated<B> {
             }
         }
         Ok(())
+    }
+
+    fn prepare(&mut self) -> bool {
+        std::thread::sleep(Duration::from_millis(1));
+        self.n_prepare = self.n_prepare.saturating_sub(1);
+        self.n_prepare > 0
     }
 }
 
@@ -135,7 +143,7 @@ impl TestServer {
         let script =
             setup.script.map(|text| TOKENIZER.encode(text, SpecialTokens::AsText).unwrap());
         let steps = setup.is_gated.then_some(steps);
-        let backend = Gated { inner, steps, script, places: Vec::new() };
+        let backend = Gated { inner, steps, script, places: Vec::new(), n_prepare: 100 };
         self.gate = setup.is_gated.then_some(gate);
         let engine = Engine::new(backend, setup.engine).unwrap();
         let template = match setup.template {

@@ -234,6 +234,26 @@ fn of_every_kv_type() {
     }
 }
 
+/// Memory for keys and values that is taken between the steps, ahead of its use.
+#[test]
+fn of_memory_taken_ahead() {
+    let weights = tiny("llama", TensorType::Q4_1);
+    let jobs = jobs(weights.spec().n_vocab, &[33, 100, 5]);
+    let setup = Setup { n_blocks: 20_000, ..Setup::plain() };
+    let expected = alone(&weights, setup, &jobs);
+    let mut run = Run::new(&weights, setup);
+    let ids: Vec<_> = jobs.iter().map(|job| run.submit(job)).collect();
+    let mut n_parts = 0;
+    while run.engine.has_work() {
+        n_parts += usize::from(run.engine.prepare());
+        run.step();
+    }
+    assert!(n_parts > 0, "no memory was taken ahead");
+    assert!((0..1000).any(|_| !run.engine.prepare()), "there is an end to it");
+    let found: Vec<_> = ids.into_iter().map(|id| run.output(id, 0)).collect();
+    assert_same("memory taken ahead", setup, &found, &expected);
+}
+
 #[test]
 fn of_the_default_model() {
     let Some(path) = default_model("batch invariance of the default model") else { return };
