@@ -104,8 +104,9 @@ impl Tiles for NoTiles {
 ///
 /// # Safety
 /// As [`Lanes`]; the pointers of `args` cover the rows of `task` and every slot its positions
-/// reach through the block table `tables[task.blocks..]`; so they do for `next`; `scratch` was
-/// made for this head size, which is a multiple of 16.
+/// reach through the block table `tables[task.blocks..]`; so they do for `next`. A task that stores
+/// has a single row, whose slot is that of its position, and is the only one of its sequence.
+/// `scratch` was made for this head size, which is a multiple of 16.
 #[inline(always)]
 pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
     args: &AttentionArgs,
@@ -130,6 +131,10 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
                 }
                 None => Fetch::none(),
             };
+            // The last block is the row's own, and has just been fetched.
+            if task.stores && block + 1 == blocks.end {
+                args.store_row::<V, E>(task);
+            }
             let id = *tables.add(task.blocks + block) as usize;
             for head in 0..task.n_kv_heads {
                 let page = id * args.n_kv_heads + task.first_kv_head + head;

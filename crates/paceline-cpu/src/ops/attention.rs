@@ -78,6 +78,19 @@ pub struct RopeStore<'a> {
     pub norm_eps: f32,
     /// Where each row's keys and values go.
     pub slots: &'a [u32],
+    /// Rows whose keys and values [`Cpu::attention`] will store ([`Cpu::find_late_rows`]); empty:
+    /// none.
+    pub is_late: &'a [bool],
+}
+
+/// Keys and values that attention stores itself: those of late rows. All empty: there are none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LateRows<'a> {
+    /// As they were given to [`Cpu::rope_store`].
+    pub keys: &'a [f32],
+    pub values: &'a [f32],
+    pub slots: &'a [u32],
+    pub is_late: &'a [bool],
 }
 
 /// One sequence of the step.
@@ -102,9 +115,27 @@ pub struct Attention<'a> {
     pub scale: f32,
     pub softcap: Option<f32>,
     pub window: Option<u32>,
+    pub late: LateRows<'a>,
 }
 
 impl Cpu {
+    /// Finds the rows whose keys and values attention stores: those of sequences that have a single
+    /// row and a task of their own. Attention reads the lines that they are written to anyway.
+    pub fn find_late_rows(&self, seqs: &[AttentionSeq], n_heads: usize, is_late: &mut Vec<bool>) {
+        is_late.clear();
+        for seq in seqs {
+            let is_whole = self.is_one_task(seq, seqs.len(), n_heads);
+            is_late.extend(std::iter::repeat_n(is_whole, seq.n_rows));
+        }
+    }
+
+    /// Whether all heads of a sequence are one task: it has one row, and there are sequences enough
+    /// for the threads.
+    fn is_one_task(&self, seq: &AttentionSeq, n_seqs: usize, n_heads: usize) -> bool {
+        let are_many = n_seqs >= TASKS_PER_THREAD * self.n_threads();
+        seq.n_rows == 1 && n_heads <= QUERIES && are_many
+    }
+
     /// Biases, head norms and rope on queries and keys, then keys and values into their slots.
     pub fn rope_store(&mut self, args: RopeStore<'_>, kv: &mut KvLayer) {
         let (n_rows, d) = (args.slots.len(), kv.head_dim);
@@ -119,6 +150,7 @@ impl Cpu {
         assert!(args.head_norms.iter().all(|w| w.is_empty() || w.len() == d));
         let n_slots = kv.n_slots();
         assert!(args.slots.iter().all(|&slot| (slot as usize) < n_slots), "slot outside the pool");
+        assert!(args.is_late.is_empty() || args.is_late.len() == n_rows);
         let (kernels, store_kv) = (self.kernels, self.kernels.store_kv.of(kv.dtype));
         let rows = [Shared(args.queries.as_mut_ptr()), Shared(args.keys.as_mut_ptr())];
         let values = Shared(args.values.as_mut_ptr());
@@ -145,6 +177,9 @@ impl Cpu {
                             (kernels.rope)(head, cos, sin, half);
                         }
                     }
+                    if args.is_late.get(row) == Some(&true) {
+                        continue;
+                    }
                     let fresh = FreshKv {
                         key: rows[1].at(row * kv_width),
                         value: values.at(row * kv_width),
@@ -158,20 +193,27 @@ impl Cpu {
     }
 
     /// Attention of every row over its sequence's pages.
-    pub fn attention(&mut self, args: Attention<'_>, kv: &KvLayer) {
+    pub fn attention(&mut self, args: Attention<'_>, kv: &mut KvLayer) {
         let n_rows = args.positions.len();
         let width = args.n_heads * kv.head_dim;
         assert!(args.queries.len() == n_rows * width && args.out.len() == n_rows * width);
         assert!(args.n_heads.is_multiple_of(kv.n_kv_heads) && kv.head_dim.is_multiple_of(16));
         let n_kv_blocks = kv.n_slots() / KV_BLOCK;
         assert!(args.tables.iter().all(|&b| (b as usize) < n_kv_blocks), "block outside the pool");
+        let (late, kv_width) = (args.late, kv.n_kv_heads * kv.head_dim);
+        if !late.is_late.is_empty() {
+            assert!(late.is_late.len() == n_rows && late.slots.len() == n_rows);
+            assert!(late.keys.len() == n_rows * kv_width && late.values.len() == n_rows * kv_width);
+        }
         self.plan(&args, kv.n_kv_heads);
         let shared = AttentionArgs {
             queries: args.queries.as_ptr(),
             out: args.out.as_mut_ptr(),
             positions: args.positions.as_ptr(),
-            keys: kv.keys.as_ptr(),
-            values: kv.values.as_ptr(),
+            keys: kv.keys.as_mut_ptr(),
+            values: kv.values.as_mut_ptr(),
+            fresh: [late.keys.as_ptr(), late.values.as_ptr()],
+            slots: late.slots.as_ptr(),
             n_heads: args.n_heads,
             n_kv_heads: kv.n_kv_heads,
             head_dim: kv.head_dim,
@@ -201,7 +243,6 @@ impl Cpu {
     fn plan(&mut self, args: &Attention<'_>, n_kv_heads: usize) {
         let group = args.n_heads / n_kv_heads;
         let n_tasks = TASKS_PER_THREAD * self.n_threads();
-        let are_many = args.seqs.len() >= n_tasks;
         let all_queries = args.positions.len() * args.n_heads;
         let n_queries = (all_queries / n_tasks).clamp(QUERIES_MIN, self.kernels.queries);
         self.tasks.clear();
@@ -210,6 +251,12 @@ impl Cpu {
             let last = args.positions[rows.clone()].iter().max().map_or(0, |&p| p as usize);
             assert!(last / KV_BLOCK < seq.n_blocks, "position beyond the block table");
             assert!(seq.first_block + seq.n_blocks <= args.tables.len());
+            let is_whole = self.is_one_task(seq, args.seqs.len(), args.n_heads);
+            let stores = is_whole && args.late.is_late.get(rows.start) == Some(&true);
+            // Its place is where its position is looked for.
+            let block = || args.tables[seq.first_block + last / KV_BLOCK] as usize;
+            let slot = || args.late.slots[rows.start] as usize;
+            assert!(!stores || slot() == block() * KV_BLOCK + last % KV_BLOCK);
             let all = AttentionTask {
                 first_row: rows.start,
                 n_rows: rows.len(),
@@ -218,8 +265,9 @@ impl Cpu {
                 first_kv_head: 0,
                 n_kv_heads,
                 blocks: seq.first_block,
+                stores,
             };
-            if rows.len() == 1 && args.n_heads <= QUERIES && are_many {
+            if is_whole {
                 self.tasks.push(all);
             } else {
                 cut(all, group, n_queries, &mut self.tasks);

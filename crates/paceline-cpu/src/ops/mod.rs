@@ -7,7 +7,7 @@ mod attention;
 mod matmul;
 mod rows;
 
-pub use attention::{Attention, AttentionSeq, KvLayer, RopeStore};
+pub use attention::{Attention, AttentionSeq, KvLayer, LateRows, RopeStore};
 pub use matmul::{GatedJob, MatmulJob};
 pub use rows::Gate;
 

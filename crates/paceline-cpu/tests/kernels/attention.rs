@@ -1,7 +1,7 @@
 //! Attention over pages of every element type, and writing to them.
 
 use half::f16;
-use paceline_cpu::ops::{Attention, AttentionSeq, KvLayer, RopeStore};
+use paceline_cpu::ops::{Attention, AttentionSeq, KvLayer, LateRows, RopeStore};
 use paceline_cpu::quant::Rng;
 use paceline_cpu::{Cpu, Isa, KV_BLOCK, KvDtype};
 
@@ -117,7 +117,11 @@ impl Tokens {
             let mut queries = pick(&self.queries, n * dim);
             let (mut keys, mut values) =
                 (pick(&self.keys, n_kv * dim), pick(&self.values, n_kv * dim));
-            store(cpu, &mut kv, &step.slots, (&mut queries, &mut keys, &mut values));
+            let mut is_late = Vec::new();
+            cpu.find_late_rows(&step.seqs, n, &mut is_late);
+            let rows = (&mut queries[..], &mut keys[..], &mut values[..]);
+            store(cpu, &mut kv, (&step.slots, &is_late), rows);
+            let (keys, values) = (&keys, &values);
             let mut fresh = vec![0.0; queries.len()];
             let args = Attention {
                 queries: &queries,
@@ -129,8 +133,9 @@ impl Tokens {
                 scale: SCALE,
                 softcap: self.cap,
                 window: self.window,
+                late: LateRows { keys, values, slots: &step.slots, is_late: &is_late },
             };
-            cpu.attention(args, &kv);
+            cpu.attention(args, &mut kv);
             for (&row, y) in step.rows.iter().zip(fresh.chunks(n * dim)) {
                 out[row * n * dim..(row + 1) * n * dim].copy_from_slice(y);
             }
@@ -185,7 +190,7 @@ impl Step {
 fn store(
     cpu: &mut Cpu,
     kv: &mut KvLayer,
-    slots: &[u32],
+    (slots, is_late): (&[u32], &[bool]),
     (queries, keys, values): (&mut [f32], &mut [f32], &mut [f32]),
 ) {
     let args = RopeStore {
@@ -199,6 +204,7 @@ fn store(
         head_norms: [&[]; 2],
         norm_eps: 1e-5,
         slots,
+        is_late,
     };
     cpu.rope_store(args, kv);
 }
@@ -208,7 +214,7 @@ fn poison(cpu: &mut Cpu, kv: &mut KvLayer, heads: Heads) {
     let mut infinite = vec![f32::INFINITY; slots.len() * heads.n_kv * heads.dim];
     let mut other = infinite.clone();
     let mut queries = vec![0.0; slots.len() * heads.n * heads.dim];
-    store(cpu, kv, &slots, (&mut queries, &mut infinite, &mut other));
+    store(cpu, kv, (&slots, &[]), (&mut queries, &mut infinite, &mut other));
 }
 
 #[test]
@@ -240,6 +246,21 @@ fn attention_of_large_shapes() {
             tokens.dtype = dtype;
             check_attention(&tokens);
         }
+    }
+}
+
+/// So many that a row of each is a task of its own, which stores it, too.
+#[test]
+fn attention_of_many_sequences() {
+    let mut rng = Rng::new(11);
+    let lengths = [35, 66, 40, 33, 64, 65, 34, 70, 36, 32, 41, 50, 37, 45];
+    let mut tokens = Tokens::random(&mut rng, Heads { n: 6, n_kv: 2, dim: 32 }, &lengths);
+    let kinds = KvDtype::ALL.map(|dtype| (dtype, None)).into_iter();
+    for (dtype, window) in kinds.chain([(KvDtype::Bf16, Some(20))]) {
+        (tokens.dtype, tokens.window) = (dtype, window);
+        let whole = same_bits("whole prompts", |cpu| tokens.run(cpu, 70, 1));
+        let by_row = same_bits("row by row", |cpu| tokens.run(cpu, 1, 2));
+        assert_eq!(bits(&by_row), bits(&whole), "{dtype}, window {window:?}");
     }
 }
 
@@ -328,6 +349,7 @@ fn rope_biases_and_head_norms() {
             head_norms: [&norm, &[]],
             norm_eps: 1e-6,
             slots: &[3, 1, 4, 0, 7],
+            is_late: &[],
         };
         cpu.rope_store(args, &mut kv);
         [q, k].concat()
@@ -365,7 +387,13 @@ fn rotate(x: &[f64], half: usize, angles: &[f32]) -> Vec<f64> {
 }
 
 /// What the last of the tokens in a block attends to.
-fn read_block(cpu: &mut Cpu, kv: &KvLayer, block: u32, queries: &[f32], n_tokens: u32) -> Vec<f32> {
+fn read_block(
+    cpu: &mut Cpu,
+    kv: &mut KvLayer,
+    block: u32,
+    queries: &[f32],
+    n_tokens: u32,
+) -> Vec<f32> {
     let mut out = vec![0.0; queries.len()];
     let args = Attention {
         queries,
@@ -377,6 +405,7 @@ fn read_block(cpu: &mut Cpu, kv: &KvLayer, block: u32, queries: &[f32], n_tokens
         scale: SCALE,
         softcap: None,
         window: None,
+        late: LateRows::default(),
     };
     cpu.attention(args, kv);
     out
@@ -392,10 +421,10 @@ fn copied_blocks_read_the_same() {
         let n = 11;
         let slots: Vec<u32> = (32..32 + n).collect();
         let [mut q, mut k, mut v] = [0; 3].map(|_| normals(&mut rng, slots.len() * 32));
-        store(&mut cpu, &mut kv, &slots, (&mut q, &mut k, &mut v));
+        store(&mut cpu, &mut kv, (&slots, &[]), (&mut q, &mut k, &mut v));
         kv.copy(1, 2, n as usize);
         let [untouched, original, copy] =
-            [0, 1, 2].map(|block| bits(&read_block(&mut cpu, &kv, block, &q[..32], n)));
+            [0, 1, 2].map(|block| bits(&read_block(&mut cpu, &mut kv, block, &q[..32], n)));
         assert_eq!(original, copy, "{dtype}");
         assert_ne!(original, untouched, "{dtype}");
     }
@@ -415,10 +444,11 @@ fn bytes_of_odd_rows() {
             (f32::NAN, 1.0, |x| x.is_nan()),
         ] {
             let mut kv = KvLayer::new(KvDtype::Int8, 1, 2, 16);
-            let mut value = vec![others; 32];
+            let mut value = [others; 32];
             (value[3], value[20]) = (element, element);
-            store(&mut cpu, &mut kv, &[0], (&mut usual.clone(), &mut usual.clone(), &mut value));
-            let found = read_block(&mut cpu, &kv, 0, &usual, 1);
+            let rows = (&mut usual.clone()[..], &mut usual.clone()[..], &mut value[..]);
+            store(&mut cpu, &mut kv, (&[0], &[]), rows);
+            let found = read_block(&mut cpu, &mut kv, 0, &usual, 1);
             assert!(found.iter().all(is_right), "{element} on {}: {found:?}", cpu.isa());
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use paceline_cpu::PackedMatrix;
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, MatmulJob, RopeStore};
+use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, LateRows, MatmulJob, RopeStore};
 use paceline_cpu::quant::dequantize_row;
 use paceline_engine::backend::{BackendError, Sampled};
 use paceline_engine::batch::{Batch, SampleRow, SampleTask};
@@ -77,6 +77,8 @@ impl CpuBackend {
             first_block: seq.blocks.start as usize,
             n_blocks: seq.blocks.len(),
         }));
+        let n_heads = self.weights.spec().n_heads;
+        self.cpu.find_late_rows(&buffers.seqs, n_heads, &mut buffers.is_late);
     }
 
     pub(super) fn attention_layer(&mut self, layer: usize, batch: &Batch) {
@@ -108,12 +110,13 @@ impl CpuBackend {
             head_norms: weights.head_norms.each_ref().map(Vec::as_slice),
             norm_eps: spec.norm_eps,
             slots: &batch.slots,
+            is_late: &buffers.is_late,
         };
         cpu.rope_store(rope, kv);
 
         let attended = &mut buffers.attended[..n_rows * q_width];
         let attention = Attention {
-            queries: &buffers.qkv[0][..n_rows * q_width],
+            queries: q,
             out: attended,
             positions: &batch.positions,
             seqs: &buffers.seqs,
@@ -122,6 +125,7 @@ impl CpuBackend {
             scale: spec.attn_scale,
             softcap: spec.attn_softcap,
             window,
+            late: LateRows { keys: k, values: v, slots: &batch.slots, is_late: &buffers.is_late },
         };
         cpu.attention(attention, kv);
         buffers.acts.shape(q_width, forms_of([&weights.o]));

@@ -71,6 +71,7 @@ struct Buffers {
     /// Cosines and sines of each row's position; the second pair for sliding layers that differ.
     angles: [Angles; 2],
     seqs: Vec<AttentionSeq>,
+    is_late: Vec<bool>,
     tables: Vec<u32>,
     /// Final hidden states of the rows that are sampled, and their logits.
     hidden: Aligned<f32>,
@@ -193,6 +194,7 @@ impl Buffers {
             gated: Acts::new(max_rows, spec.d_ff),
             angles: [angles(), angles()],
             seqs: Vec::with_capacity(max_rows),
+            is_late: Vec::with_capacity(max_rows),
             tables: Vec::with_capacity(n_blocks),
             hidden: Aligned::zeros(LOGIT_ROWS * spec.d_model),
             logits: Aligned::zeros(LOGIT_ROWS * spec.n_vocab),

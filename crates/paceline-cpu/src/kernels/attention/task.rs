@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::aligned::{Aligned, LINE};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::attention_amx::TileScratch;
-use crate::kernels::kv::{Element, KV_BLOCK, Page};
+use crate::kernels::kv::{Element, FreshKv, KV_BLOCK, Page, store_kv};
 use crate::kernels::rows::softcap_lanes;
 use crate::lanes::{Lanes, WIDTH};
 
@@ -20,8 +20,12 @@ pub(crate) struct AttentionArgs {
     pub(crate) queries: *const f32,
     pub(crate) out: *mut f32,
     pub(crate) positions: *const u32,
-    pub(crate) keys: *const u8,
-    pub(crate) values: *const u8,
+    pub(crate) keys: *mut u8,
+    pub(crate) values: *mut u8,
+    /// `[rows][n_kv_heads * head_dim]` of keys and of values, and where each row's go: for tasks
+    /// that store them.
+    pub(crate) fresh: [*const f32; 2],
+    pub(crate) slots: *const u32,
     pub(crate) n_heads: usize,
     pub(crate) n_kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -51,6 +55,8 @@ pub(crate) struct AttentionTask {
     pub(crate) n_kv_heads: usize,
     /// The sequence's block table, as an offset into the step's tables.
     pub(crate) blocks: usize,
+    /// Its only row's keys and values are yet to be stored.
+    pub(crate) stores: bool,
 }
 
 /// One thread's working memory.
@@ -170,6 +176,22 @@ impl AttentionArgs {
         unsafe {
             let scores = sums.mul(factors);
             if self.softcap > 0.0 { softcap_lanes(scores, self.softcap) } else { scores }
+        }
+    }
+
+    /// Stores the keys and values of a task's only row.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the task is one that stores.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn store_row<V: Lanes, E: Element>(&self, task: &AttentionTask) {
+        let at = task.first_row * self.n_kv_heads * self.head_dim;
+        // SAFETY: the row has keys, values and a slot.
+        unsafe {
+            let [key, value] = self.fresh.map(|rows| rows.add(at));
+            let fresh = FreshKv { key, value, keys: self.keys, values: self.values };
+            let slot = *self.slots.add(task.first_row) as usize;
+            store_kv::<V, E>(fresh, slot, self.n_kv_heads, self.head_dim);
         }
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use anyhow::{Result, ensure};
 use paceline::Isa;
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, MatmulJob, RopeStore};
+use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, LateRows, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, random_row};
 use paceline_cpu::{ActForms, Acts, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix};
 
@@ -155,7 +155,7 @@ fn attention(
 ) -> Case {
     let n_rows = positions.len();
     let n_blocks: usize = seqs.iter().map(|seq| seq.n_blocks).sum();
-    let kv = filled_kv(cpu, n_blocks);
+    let mut kv = filled_kv(cpu, n_blocks);
     let tables: Vec<u32> = (0..n_blocks as u32).collect();
     let width = N_HEADS * HEAD_DIM;
     let queries = random(n_rows * width);
@@ -174,8 +174,9 @@ fn attention(
             scale: 0.125,
             softcap: None,
             window: None,
+            late: LateRows::default(),
         };
-        cpu.attention(attention, &kv);
+        cpu.attention(attention, &mut kv);
     });
     let work = Work { n_bytes: kv_bytes, n_ops };
     Case { op: op.to_owned(), n_rows, work, set_bytes: kv_bytes, run }
@@ -201,6 +202,7 @@ fn filled_kv(cpu: &mut Cpu, n_blocks: usize) -> KvLayer {
             head_norms: [&[]; 2],
             norm_eps: EPS,
             slots: &slots,
+            is_late: &[],
         };
         cpu.rope_store(store, &mut kv);
     }
