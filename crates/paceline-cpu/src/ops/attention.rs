@@ -120,12 +120,14 @@ pub struct Attention<'a> {
 
 impl Cpu {
     /// Finds the rows whose keys and values attention stores: those of sequences that have a single
-    /// row and a task of their own. Attention reads the lines that they are written to anyway.
+    /// row and a task of their own. Attention reads the lines that they are written to anyway; no
+    /// other sequence may read the block of a late row.
     pub fn find_late_rows(&self, seqs: &[AttentionSeq], n_heads: usize, is_late: &mut Vec<bool>) {
+        let n_rows = seqs.iter().map(|seq| seq.first_row + seq.n_rows).max().unwrap_or(0);
         is_late.clear();
-        for seq in seqs {
-            let is_whole = self.is_one_task(seq, seqs.len(), n_heads);
-            is_late.extend(std::iter::repeat_n(is_whole, seq.n_rows));
+        is_late.resize(n_rows, false);
+        for seq in seqs.iter().filter(|seq| self.is_one_task(seq, seqs.len(), n_heads)) {
+            is_late[seq.first_row] = true;
         }
     }
 
