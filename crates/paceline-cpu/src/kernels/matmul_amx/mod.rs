@@ -22,7 +22,7 @@ pub(crate) use put::{GateSink, put_tiles};
 
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{self, TileShapes};
-use crate::kernels::format::{Format, with_format};
+use crate::kernels::format::{Format, Panel, with_format};
 use crate::kernels::matmul::{Output, ROWS_TOGETHER};
 use crate::lanes::avx512::Avx512Lanes;
 use crate::lanes::{Lanes, WIDTH};
@@ -33,6 +33,31 @@ use crate::packed::CodedView;
 enum Sink {
     Rows(Output),
     Gate(GateSink),
+}
+
+impl Sink {
+    /// Panels by which a pair of them goes on: a gate's are of two weights.
+    fn pair_step(self) -> usize {
+        match self {
+            Sink::Rows(_) => 2,
+            Sink::Gate(_) => 1,
+        }
+    }
+
+    /// The `nth` of the pair that begins with `panel`.
+    ///
+    /// # Safety
+    /// The weights have that panel.
+    #[inline(always)]
+    unsafe fn panel_of_pair(self, weights: [CodedView; 2], panel: usize, nth: usize) -> Panel {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match self {
+                Sink::Rows(_) => weights[0].panel(panel + nth),
+                Sink::Gate(_) => weights[nth].panel(panel),
+            }
+        }
+    }
 }
 
 /// Elements of a tile of weights or activations.

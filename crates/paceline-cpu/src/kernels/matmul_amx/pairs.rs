@@ -49,10 +49,7 @@ pub(super) unsafe fn all_panels<F: Format>(
     let sums: *mut f32 = scratch.sums.as_mut_ptr().cast();
     let sums = [sums, sums.wrapping_add(TILES * SUMS)];
     let n_blocks = weights[0].panel.n_blocks;
-    let step = match sink {
-        Sink::Rows(_) => 2,
-        Sink::Gate(_) => 1,
-    };
+    let step = sink.pair_step();
     let mut left = panels;
     while left.len() >= step {
         let panel = left.start;
@@ -65,13 +62,9 @@ pub(super) unsafe fn all_panels<F: Format>(
         let [first, second] = &mut scratch.heads;
         // SAFETY: panels, blocks and rows stay within what the caller vouches for.
         unsafe {
-            let second_panel = match sink {
-                Sink::Rows(_) => weights[0].panel(panel + 1),
-                Sink::Gate(_) => weights[1].panel(panel),
-            };
             let mut from = [
-                Unpacker::new(weights[0].panel(panel), n_blocks, first),
-                Unpacker::new(second_panel, n_blocks, second),
+                Unpacker::new(sink.panel_of_pair(weights, panel, 0), n_blocks, first),
+                Unpacker::new(sink.panel_of_pair(weights, panel, 1), n_blocks, second),
             ];
             pair.multiply::<F>(&mut from, sums);
             match sink {

@@ -47,10 +47,7 @@ pub(super) unsafe fn all_panels<F: Format>(
         heads: [[Heads::NONE; HEADS]; 2],
         sums: MaybeUninit::uninit(),
     };
-    let step = match sink {
-        Sink::Rows(_) => 2,
-        Sink::Gate(_) => 1,
-    };
+    let step = sink.pair_step();
     for panel in panels.clone().step_by(step) {
         let job = Job { weights, panel, acts, rows: (rows.start, rows.end), sink };
         // SAFETY: forwarded contract.
@@ -91,9 +88,10 @@ impl Job {
         let [first, second] = &mut scratch.heads;
         // SAFETY: blocks, tiles and panels stay within what the caller vouches for.
         unsafe {
+            let panel = |nth| self.sink.panel_of_pair(self.weights, self.panel, nth);
             let unpackers = [
-                Unpacker::new(self.panel_of(0), n_blocks, first),
-                Unpacker::new(self.panel_of(W - 1), n_blocks, second),
+                Unpacker::new(panel(0), n_blocks, first),
+                Unpacker::new(panel(W - 1), n_blocks, second),
             ];
             let mut source = Source { unpackers, ready: [ready, ready.add(READY * TILE)] };
             source.start::<F, W>();
@@ -119,21 +117,6 @@ impl Job {
                         self.put::<W>(pair.sums, rows);
                     }
                 }
-            }
-        }
-    }
-
-    /// The panel whose weights come `nth`.
-    ///
-    /// # Safety
-    /// As [`all_panels`].
-    #[inline(always)]
-    unsafe fn panel_of(&self, nth: usize) -> crate::kernels::format::Panel {
-        // SAFETY: forwarded contract.
-        unsafe {
-            match self.sink {
-                Sink::Rows(_) => self.weights[0].panel(self.panel + nth),
-                Sink::Gate(_) => self.weights[nth].panel(self.panel),
             }
         }
     }
