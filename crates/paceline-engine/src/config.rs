@@ -14,8 +14,8 @@ pub struct EngineConfig {
     /// Most rows one sequence may have in a step; 0 is no cap.
     pub long_prefill_token_threshold: u32,
     /// While sequences generate, most rows of a step that may go to prompts, so that a step does
-    /// not take longer than they can wait; 0 is no cap. Can be changed between steps.
-    pub max_prefill_rows: u32,
+    /// not take longer than they can wait; `None` is no cap. Can be changed between steps.
+    pub max_prefill_rows: Option<u32>,
     /// While sequences of other classes run or wait, most rows of a step that may go to the batch
     /// class, prompts and next tokens alike; `None` is no cap. Can be changed between steps.
     pub max_batch_rows: Option<u32>,
@@ -84,7 +84,7 @@ impl Default for EngineConfig {
             max_num_seqs: 256,
             max_num_batched_tokens: 512,
             long_prefill_token_threshold: 0,
-            max_prefill_rows: 0,
+            max_prefill_rows: None,
             max_batch_rows: None,
             max_shared_rows: None,
             prefix_cache: true,

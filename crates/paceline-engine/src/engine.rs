@@ -94,7 +94,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
-    pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
+    pub fn set_max_prefill_rows(&mut self, max_rows: Option<u32>) {
         self.scheduler.set_max_prefill_rows(max_rows);
     }
 

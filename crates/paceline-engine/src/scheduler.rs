@@ -264,7 +264,7 @@ impl Scheduler {
     }
 
     /// Sets [`EngineConfig::max_prefill_rows`] from the next step on.
-    pub fn set_max_prefill_rows(&mut self, max_rows: u32) {
+    pub fn set_max_prefill_rows(&mut self, max_rows: Option<u32>) {
         self.config.max_prefill_rows = max_rows;
     }
 

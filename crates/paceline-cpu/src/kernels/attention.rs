@@ -32,7 +32,7 @@ use crate::math::{exp, exp_weight};
 
 pub(super) use task::Span;
 use task::offset;
-pub(crate) use task::{AttentionArgs, AttentionScratch, AttentionTask, Fetch, QUERIES};
+pub(crate) use task::{AttentionArgs, AttentionScratch, AttentionTask, FETCHED, Fetch, QUERIES};
 
 /// Pairs of dimensions that meet before their sum is added to a score.
 pub(super) const TILE_PAIRS: usize = 16;
@@ -120,17 +120,25 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
         scratch.begin::<V>(args, task);
         let tiled = T::begin(args, task, scratch);
         let blocks = args.blocks(task);
+        // Several heads' pages are streams enough.
+        let n_fetched = if task.n_kv_heads > 1 { 1 } else { FETCHED };
+        let ids = |task: &AttentionTask, blocks: Range<usize>| {
+            std::slice::from_raw_parts(tables.add(task.blocks + blocks.start), blocks.len())
+        };
+        let mut fetch = Fetch::none();
         for block in blocks.clone() {
-            let mut fetch = match next {
-                _ if block + 1 < blocks.end => {
-                    Fetch::new::<E>(args, task, *tables.add(task.blocks + block + 1))
-                }
-                Some(next) => {
-                    let first = args.blocks(next).start;
-                    Fetch::new::<E>(args, next, *tables.add(next.blocks + first))
-                }
-                None => Fetch::none(),
-            };
+            if (block - blocks.start).is_multiple_of(n_fetched) {
+                let coming = block + n_fetched..blocks.end.min(block + 2 * n_fetched);
+                fetch = match next {
+                    _ if !coming.is_empty() => Fetch::new::<E>(args, task, ids(task, coming)),
+                    Some(next) => {
+                        let first = args.blocks(next);
+                        let first = first.start..first.end.min(first.start + n_fetched);
+                        Fetch::new::<E>(args, next, ids(next, first))
+                    }
+                    None => Fetch::none(),
+                };
+            }
             // The last block is the row's own, and has just been fetched.
             if task.stores && block + 1 == blocks.end {
                 args.store_row::<V, E>(task);
@@ -395,9 +403,7 @@ unsafe fn gather_columns<V: Lanes, E: Element, const Q: usize, const N: usize, c
             if !seen[0] && !seen[1] {
                 continue;
             }
-            for _ in 0..N.div_ceil(2) {
-                fetch.step::<V>();
-            }
+            fetch.steps::<V>(N.div_ceil(2));
             for (n, chains) in chains.iter_mut().enumerate() {
                 let (first, second) = values.value_pair(pair, d + n * WIDTH, head_dim);
                 let first = if seen[0] { first } else { zero };

@@ -10,7 +10,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::aligned::Aligned;
+use crate::aligned::{Aligned, LINE};
 use crate::amx::{self, TileShapes, tile_dot_bf16, tile_load, tile_store, tile_zero};
 use crate::kernels::attention::{
     AttentionArgs, AttentionScratch, AttentionTask, Fetch, QUERIES, Span, TILE_PAIRS, Tiles,
@@ -22,7 +22,7 @@ use crate::lanes::{Lanes, WIDTH, sum_lanes};
 use crate::math::exp;
 
 /// Queries from which on tiles are faster than lanes.
-const TILED_FROM: usize = 8;
+const TILED_FROM: usize = 4;
 
 /// Queries of a tile.
 const GROUP: usize = 16;
@@ -214,7 +214,8 @@ impl Tiles for AmxTiles {
                 }
                 tiles.values.as_ptr()
             };
-            let meeting = Meeting { args, keys, values, key_tiles, value_tiles, n_queries };
+            let lines = Lines::of(E::page_bytes(args.head_dim) / LINE, n_queries);
+            let meeting = Meeting { args, keys, values, key_tiles, value_tiles, n_queries, lines };
             if all_see_all {
                 meeting.run::<true>(0..n_queries, scratch, fetch);
             } else {
@@ -256,6 +257,29 @@ unsafe fn note_seen(
     first.min(end)..end
 }
 
+/// Lines of the coming pages to ask for with each query, in the stages that pass through lanes.
+#[derive(Clone, Copy)]
+struct Lines {
+    tops: usize,
+    weights: usize,
+    sums: usize,
+}
+
+impl Lines {
+    /// Queries from which on one stage is enough.
+    const MANY: usize = 25;
+
+    /// Lines that are asked for at once wait for each other, so few queries, which have many to
+    /// ask for each, do so in all stages.
+    fn of(n_lines: usize, n_queries: usize) -> Lines {
+        let in_stages = |n: usize| n_lines.div_ceil(n * n_queries);
+        match n_queries {
+            Self::MANY.. => Lines { tops: 0, weights: in_stages(1), sums: 0 },
+            _ => Lines { tops: in_stages(3), weights: in_stages(3), sums: in_stages(3) },
+        }
+    }
+}
+
 /// A task's queries and a block of tokens.
 struct Meeting<'a, E: Element> {
     args: &'a AttentionArgs,
@@ -264,6 +288,7 @@ struct Meeting<'a, E: Element> {
     key_tiles: *const u16,
     value_tiles: *const u16,
     n_queries: usize,
+    lines: Lines,
 }
 
 impl<E: Element> Meeting<'_, E> {
@@ -292,7 +317,7 @@ impl<E: Element> Meeting<'_, E> {
             // The first tiles of values are under way while the lanes work.
             self.load_values(0);
             for group in groups.clone() {
-                self.find_tops::<ALL>(group, scratch);
+                self.find_tops::<ALL>(group, scratch, fetch);
             }
             for group in groups.clone() {
                 self.weigh::<ALL>(group, scratch, fetch);
@@ -302,10 +327,10 @@ impl<E: Element> Meeting<'_, E> {
                     self.load_values(d);
                 }
                 match (head_dim - d) / WIDTH {
-                    1 => self.gather::<1, ALL>(groups.clone(), d, scratch),
-                    2 => self.gather::<2, ALL>(groups.clone(), d, scratch),
-                    3 => self.gather::<3, ALL>(groups.clone(), d, scratch),
-                    _ => self.gather::<4, ALL>(groups.clone(), d, scratch),
+                    1 => self.gather::<1, ALL>(groups.clone(), d, scratch, fetch),
+                    2 => self.gather::<2, ALL>(groups.clone(), d, scratch, fetch),
+                    3 => self.gather::<3, ALL>(groups.clone(), d, scratch, fetch),
+                    _ => self.gather::<4, ALL>(groups.clone(), d, scratch, fetch),
                 }
             }
         }
@@ -375,14 +400,11 @@ impl<E: Element> Meeting<'_, E> {
     ) {
         let queries = self.queries_of(group);
         let at = group * GROUP * KV_BLOCK;
-        let lines = E::page_bytes(self.args.head_dim).div_ceil(64 * self.n_queries);
         // SAFETY: the group's scores and weights lie within the scratch.
         unsafe {
             self.follow_tops(group, scratch);
             for (i, query) in queries.enumerate() {
-                for _ in 0..lines {
-                    fetch.step::<V>();
-                }
+                fetch.steps::<V>(self.lines.weights);
                 let seen = if ALL { [u16::MAX; 2] } else { scratch.tiles.seen[query] };
                 if seen == [0; 2] {
                     continue;
@@ -404,7 +426,12 @@ impl<E: Element> Meeting<'_, E> {
     /// # Safety
     /// As [`Self::run`].
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn find_tops<const ALL: bool>(&self, group: usize, scratch: &mut AttentionScratch) {
+    unsafe fn find_tops<const ALL: bool>(
+        &self,
+        group: usize,
+        scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
+    ) {
         let queries = self.queries_of(group);
         // SAFETY: the group's scores lie within the scratch.
         unsafe {
@@ -412,6 +439,7 @@ impl<E: Element> Meeting<'_, E> {
             let scores = scores.add(group * GROUP * KV_BLOCK);
             let factors = self.args.factors::<V, E>(self.keys);
             for (i, query) in queries.enumerate() {
+                fetch.steps::<V>(self.lines.tops);
                 let seen = if ALL { [u16::MAX; 2] } else { scratch.tiles.seen[query] };
                 let low = scores.add(i * KV_BLOCK);
                 let high = low.add(WIDTH);
@@ -478,6 +506,7 @@ impl<E: Element> Meeting<'_, E> {
         groups: Range<usize>,
         d: usize,
         scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
     ) {
         // SAFETY: forwarded contract.
         unsafe {
@@ -487,7 +516,7 @@ impl<E: Element> Meeting<'_, E> {
                     self.multiply::<N>(step, &mut scratch.tiles);
                 }
                 if step >= groups.start + LAG {
-                    self.add::<N, ALL>(step - LAG, d, scratch);
+                    self.add::<N, ALL>(step - LAG, d, scratch, fetch);
                 }
             }
         }
@@ -542,6 +571,7 @@ impl<E: Element> Meeting<'_, E> {
         group: usize,
         d: usize,
         scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
     ) {
         let head_dim = self.args.head_dim;
         for (i, query) in self.queries_of(group).enumerate() {
@@ -550,6 +580,7 @@ impl<E: Element> Meeting<'_, E> {
             }
             // SAFETY: the query's sums and products lie within the scratch.
             unsafe {
+                fetch.steps::<V>(self.lines.sums);
                 let decay = V::splat(scratch.decays[query]);
                 let row = group % IN_FLIGHT * GROUP + i;
                 let products = scratch.tiles.products.as_ptr().add(row * HELD_DIMS);

@@ -275,6 +275,11 @@ impl Cpu {
                 cut(all, group, n_queries, &mut self.tasks);
             }
         }
+        // The longest first: a thread that began one last would keep the others waiting.
+        let positions = args.positions;
+        let n_seen = |task: &AttentionTask| positions[task.first_row] as usize + task.n_rows;
+        let n_pairs = |task: &AttentionTask| n_seen(task) * task.n_rows * task.n_heads;
+        self.tasks.sort_by_key(|task| std::cmp::Reverse(n_pairs(task)));
     }
 }
 
@@ -288,7 +293,8 @@ const QUERIES_MIN: usize = 16;
 /// Cuts a sequence into tasks of one KV head, which `group` heads read, and up to `n_queries`.
 fn cut(all: AttentionTask, group: usize, n_queries: usize, tasks: &mut Vec<AttentionTask>) {
     let n_heads = group.min(n_queries);
-    let rows_per_task = n_queries / n_heads;
+    let n_parts = all.n_rows.div_ceil(n_queries / n_heads);
+    let rows_per_task = all.n_rows.div_ceil(n_parts);
     let rows = all.first_row..all.first_row + all.n_rows;
     for first_row in rows.clone().step_by(rows_per_task) {
         let n_rows = rows_per_task.min(rows.end - first_row);

@@ -1,5 +1,7 @@
 //! What a spectator can see of a scheduler between steps. Changes nothing.
 
+use std::ops::Range;
+
 use super::Scheduler;
 use super::rows::Planned;
 use crate::blocks::BlockUse;
@@ -40,10 +42,17 @@ pub struct StepMix {
     pub n_streams: u32,
     /// Prompts (or what a preemption lost of sequences) of all other classes.
     pub n_prompts: u32,
+    /// Tokens before the rows of prompts, of all classes: a prompt's part of a step begins where
+    /// the part before ended, and this is where, times its rows.
+    pub n_before: u64,
 }
 
 impl StepMix {
-    pub(super) fn add(&mut self, priority: Priority, is_stream: bool, n_rows: u32) {
+    pub(super) fn add(&mut self, priority: Priority, is_stream: bool, rows: Range<usize>) {
+        let n_rows = rows.len() as u32;
+        if !is_stream {
+            self.n_before += u64::from(n_rows) * rows.start as u64;
+        }
         *match (priority, is_stream) {
             (Priority::Batch, _) => &mut self.n_batch,
             (_, true) => &mut self.n_streams,

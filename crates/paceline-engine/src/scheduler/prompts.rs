@@ -53,10 +53,9 @@ impl Scheduler {
             let seq = &self.seqs[*slot];
             seq.gap() == 1 && seq.n_generated() > 0
         };
-        match self.config.max_prefill_rows as usize {
-            0 => self.budget,
-            _ if !self.running.iter().any(is_stream) => self.budget,
-            max_rows => max_rows,
+        match self.config.max_prefill_rows {
+            Some(max_rows) if self.running.iter().any(is_stream) => max_rows as usize,
+            _ => self.budget,
         }
     }
 

@@ -42,7 +42,7 @@ impl Scheduler {
             push_choices(batch, seq, request, choosing);
         }
         let is_stream = seq.gap() == 1 && seq.n_generated() > 0;
-        self.mix.add(request.priority, is_stream, n_rows as u32);
+        self.mix.add(request.priority, is_stream, seq.n_computed..seq.n_computed + n_rows);
         let samples = first_sample..batch.samples.len();
         self.waiting.charge(request.lane, n_rows);
         self.plan.push(Planned { slot, n_rows, samples, n_scores, choosing });

@@ -145,7 +145,7 @@ fn random_config(r: &mut Random) -> EngineConfig {
     EngineConfig {
         max_num_seqs: r.range(1, 16) as u32,
         max_num_batched_tokens: r.range(1, 48) as u32,
-        max_prefill_rows: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },
+        max_prefill_rows: r.one_in(3).then(|| r.range(1, 8) as u32),
         max_batch_rows: None,
         max_shared_rows: None,
         long_prefill_token_threshold: if r.one_in(3) { r.range(1, 8) as u32 } else { 0 },

@@ -1,8 +1,10 @@
 //! How long steps take: what the pace of streams and of keys is made from.
 //!
 //! A step takes about `a + c * r`: `a` for the rows of running streams, `c` for each of the `r`
-//! rows of prompts. Both are learned from the steps as they go, with the old ones forgotten. What
-//! is learned wrongly for a moment costs pace or throughput, never an answer: the rows of a step
+//! rows of prompts. Both are learned from the steps as they go, with the old ones forgotten. Rows
+//! deep in a prompt see many tokens before them and count for more than one, by a rule that need
+//! not be exact: it only has to bend the right way, since what is learned is never old. What is
+//! learned wrongly for a moment costs pace or throughput, never an answer: the rows of a step
 //! change no bit of it. Knows no clock; steps are told to it with their times.
 
 use std::time::Duration;
@@ -18,6 +20,12 @@ const SHARED_ROWS: u32 = 60;
 /// a step already, and to cut its prompt would make it wait for the streams of others again.
 const BEHIND_SECONDS: f64 = 2.0 * SHARED_SECONDS;
 const BEHIND_ROWS: u32 = 256;
+/// Tokens before a row that take about as long to see as all else of the row takes: in the default
+/// model 2,300.
+const EVEN_DEPTH: f64 = 2048.0;
+/// The tokens before a prompt's rows are fetched once for all of them, which takes as long as so
+/// many rows take to see them.
+const FETCH_ROWS: f64 = 8.0;
 /// What a step's weight falls to with each further step.
 const MEMORY: f64 = 0.9;
 /// Where rows differ by less than this share of themselves, a slope is noise: the last one is kept.
@@ -27,6 +35,30 @@ const LEAST_SPREAD: f64 = 0.15;
 const LEARN_SLOPE: f64 = 0.3;
 const LEARN_BASE: f64 = 0.4;
 
+/// A step's rows of prompts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Prompts {
+    pub(super) n_rows: u32,
+    /// Tokens before them, in the mean.
+    pub(super) depth: u64,
+}
+
+impl Prompts {
+    /// As rows at the beginning of a prompt.
+    fn cost(self) -> f64 {
+        match self.n_rows {
+            0 => 0.0,
+            n => f64::from(n) + (f64::from(n) + FETCH_ROWS) * self.depth as f64 / EVEN_DEPTH,
+        }
+    }
+
+    /// Rows at a depth that cost so much.
+    fn within(cost: f64, depth: u64) -> u32 {
+        let depth = depth as f64 / EVEN_DEPTH;
+        ((cost - FETCH_ROWS * depth) / (1.0 + depth)).max(0.0) as u32
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct StepTimes {
     seen: Seen,
@@ -34,6 +66,8 @@ pub(super) struct StepTimes {
     slope: Option<f64>,
     /// Seconds that a step takes without prompts.
     base: f64,
+    /// Of the latest prompts, and so about that of the next.
+    depth: u64,
 }
 
 /// Weighted sums over the steps so far.
@@ -47,9 +81,12 @@ struct Seen {
 }
 
 impl StepTimes {
-    /// Learns from a step that had so many prompt rows.
-    pub(super) fn observe(&mut self, n_rows: u32, elapsed: Duration) {
-        let (rows, seconds) = (f64::from(n_rows), elapsed.as_secs_f64());
+    /// Learns from a step that had these prompts.
+    pub(super) fn observe(&mut self, prompts: Prompts, elapsed: Duration) {
+        let (rows, seconds) = (prompts.cost(), elapsed.as_secs_f64());
+        if prompts.n_rows > 0 {
+            self.depth = prompts.depth;
+        }
         self.seen.add(rows, seconds);
         if let Some(new) = self.seen.slope() {
             let old = self.slope.unwrap_or(new);
@@ -67,7 +104,12 @@ impl StepTimes {
 
     /// Prompt rows with which a step takes so long; `None` before any are known.
     pub(super) fn rows_within(&self, seconds: f64) -> Option<u32> {
-        self.seconds_per_row().map(|slope| ((seconds - self.base) / slope).max(0.0) as u32)
+        let slope = self.seconds_per_row()?;
+        Some(Prompts::within((seconds - self.base) / slope, self.depth))
+    }
+
+    pub(super) fn seconds_without_prompts(&self) -> f64 {
+        self.base
     }
 
     /// Prompt rows of a step that keys share.

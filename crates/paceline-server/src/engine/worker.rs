@@ -14,7 +14,7 @@ use super::board::Board;
 use super::live::{Live, reason_name};
 use super::pace::Pace;
 use super::share::{BatchShare, Goals};
-use super::times::StepTimes;
+use super::times::{Prompts, StepTimes};
 use super::{Command, News, Submission, WorkerOptions};
 use crate::metrics::{Budgets, Finished, Metrics};
 
@@ -262,15 +262,19 @@ impl<B: Backend> Worker<B> {
     }
 
     fn keep_pace(&mut self, n_prompt_rows: u64, elapsed: Duration) {
-        let n_prompt_rows = u32::try_from(n_prompt_rows).unwrap_or(u32::MAX);
-        self.times.observe(n_prompt_rows, elapsed);
+        let mix = self.engine.last_mix();
+        let prompts = Prompts {
+            n_rows: u32::try_from(n_prompt_rows).unwrap_or(u32::MAX),
+            depth: mix.n_before.checked_div(n_prompt_rows).unwrap_or(0),
+        };
+        self.times.observe(prompts, elapsed);
         self.engine.set_max_shared_rows(Some(self.times.shared_rows()));
         if let Some(pace) = &mut self.pace {
-            pace.observe(n_prompt_rows, elapsed, &self.times);
-            self.engine.set_max_prefill_rows(pace.rows());
+            pace.observe(prompts.n_rows, elapsed, &self.times);
+            self.engine.set_max_prefill_rows(Some(pace.rows()));
         }
         if let Some(share) = &mut self.batch_share {
-            share.observe(self.engine.last_mix(), elapsed);
+            share.observe(mix, elapsed);
             self.engine.set_max_batch_rows(Some(share.rows()));
         }
     }

@@ -235,42 +235,80 @@ impl AttentionArgs {
     }
 }
 
-/// Asks for a block's pages a few lines at a time, while the block before it is worked on.
+/// Blocks that are asked for together.
+pub(crate) const FETCHED: usize = 2;
+
+/// Asks for some blocks' pages a few lines at a time, while the blocks before them are worked on.
 ///
 /// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
-/// pages of all heads are asked for side by side, as that many streams.
+/// pages of all heads, and of two blocks where there is one head, are asked for side by side, as
+/// that many streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
     keys: *const u8,
     values: *const u8,
+    /// Where the blocks' pages begin.
+    blocks: [usize; FETCHED],
+    n_blocks: usize,
     page_bytes: usize,
-    n_pages: usize,
+    block_bytes: usize,
+    /// What is asked for next.
+    block: usize,
     page: usize,
     at: usize,
 }
 
 impl Fetch {
-    /// The pages of a task's block.
+    /// Nothing to fetch.
+    pub(in crate::kernels) fn none() -> Fetch {
+        Fetch {
+            keys: std::ptr::null(),
+            values: std::ptr::null(),
+            blocks: [0; FETCHED],
+            n_blocks: 0,
+            page_bytes: 0,
+            block_bytes: 0,
+            block: 0,
+            page: 0,
+            at: 0,
+        }
+    }
+
+    /// The pages of a task's blocks, at most [`FETCHED`].
     ///
     /// # Safety
-    /// The pools have that block.
+    /// The pools have those blocks.
     #[inline(always)]
     pub(in crate::kernels) unsafe fn new<E: Element>(
         args: &AttentionArgs,
         task: &AttentionTask,
-        id: u32,
+        ids: &[u32],
     ) -> Fetch {
         let page_bytes = E::page_bytes(args.head_dim);
-        let at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
-        // SAFETY: the caller vouches for the block.
-        let (keys, values) = unsafe { (args.keys.add(at), args.values.add(at)) };
-        Fetch { keys, values, page_bytes, n_pages: task.n_kv_heads, page: 0, at: 0 }
+        let mut fetch = Fetch {
+            keys: args.keys,
+            values: args.values,
+            n_blocks: ids.len().min(FETCHED),
+            page_bytes,
+            block_bytes: task.n_kv_heads * page_bytes,
+            ..Fetch::none()
+        };
+        for (at, &id) in fetch.blocks.iter_mut().zip(ids) {
+            *at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
+        }
+        fetch
     }
 
-    /// Nothing to fetch.
-    pub(in crate::kernels) fn none() -> Fetch {
-        let nowhere = std::ptr::null();
-        Fetch { keys: nowhere, values: nowhere, page_bytes: 0, n_pages: 0, page: 0, at: 0 }
+    /// Asks for the next lines.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn steps<V: Lanes>(&mut self, n: usize) {
+        for _ in 0..n {
+            // SAFETY: forwarded contract.
+            unsafe { self.step::<V>() };
+        }
     }
 
     /// Asks for the next line of keys and of values.
@@ -280,16 +318,20 @@ impl Fetch {
     #[inline(always)]
     pub(in crate::kernels) unsafe fn step<V: Lanes>(&mut self) {
         if self.at < self.page_bytes {
-            let at = self.page * self.page_bytes + self.at;
+            let at = self.blocks[self.block] + self.page + self.at;
             // SAFETY: a prefetch of any address does no harm.
             unsafe {
                 V::prefetch(self.keys.wrapping_add(at));
                 V::prefetch(self.values.wrapping_add(at));
             }
-            self.page += 1;
-            if self.page == self.n_pages {
+            self.page += self.page_bytes;
+            if self.page == self.block_bytes {
                 self.page = 0;
-                self.at += LINE;
+                self.block += 1;
+                if self.block == self.n_blocks {
+                    self.block = 0;
+                    self.at += LINE;
+                }
             }
         }
     }

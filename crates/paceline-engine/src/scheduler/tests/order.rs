@@ -173,7 +173,7 @@ fn tenants_share_rows_not_requests() {
 
 #[test]
 fn prompts_leave_streams_their_pace() {
-    let config = EngineConfig { max_prefill_rows: 3, ..EngineConfig::default() };
+    let config = EngineConfig { max_prefill_rows: Some(3), ..EngineConfig::default() };
     let mut engine = engine(LIMITS, config);
     engine.submit(request(prompt(0, 4), params(20)), 0).unwrap();
     assert_eq!(step(&mut engine, 0).0, (4, 1), "nobody streams yet");
@@ -184,7 +184,9 @@ fn prompts_leave_streams_their_pace() {
     // a single one, like a stream's.
     let rows: Vec<u32> = (0..5).map(|_| step(&mut engine, 0).0.0).collect();
     assert_eq!(rows, [4, 4, 5, 4, 2]);
-    engine.set_max_prefill_rows(0);
     engine.submit(request(prompt(3, 9), params(1)), 0).unwrap();
+    engine.set_max_prefill_rows(Some(0));
+    assert_eq!(step(&mut engine, 0).0, (1, 1), "prompts sit it out");
+    engine.set_max_prefill_rows(None);
     assert_eq!(step(&mut engine, 0).0, (10, 2));
 }

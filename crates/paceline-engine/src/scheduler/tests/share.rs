@@ -52,7 +52,7 @@ fn the_share_counts_prompts_too_and_holds_newcomers_back() {
     // Another class is not held back by it.
     engine.submit(request(prompt(5, 6), params(2)), 0).unwrap();
     assert_eq!(step(&mut engine, 0).0.0, 1 + 6 + 3);
-    assert_eq!(engine.last_mix(), StepMix { n_batch: 3, n_streams: 1, n_prompts: 6 });
+    assert_eq!(engine.last_mix(), StepMix { n_batch: 3, n_streams: 1, n_prompts: 6, n_before: 8 });
     assert_eq!(finishes(&run_all(&mut engine)).len(), 5);
 }
 

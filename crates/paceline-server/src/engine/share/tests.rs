@@ -42,7 +42,8 @@ fn run(share: &mut BatchShare, machine: &mut Machine, n_steps: u32) -> Vec<u32> 
     for _ in 0..n_steps {
         let n_batch = share.rows();
         let elapsed = machine.step(N_STREAMS + n_batch);
-        share.observe(StepMix { n_batch, n_streams: N_STREAMS, n_prompts: 0 }, elapsed);
+        share
+            .observe(StepMix { n_batch, n_streams: N_STREAMS, n_prompts: 0, n_before: 0 }, elapsed);
         rows.push(n_batch);
     }
     rows
@@ -111,7 +112,8 @@ fn what_was_not_tried_is_not_allowed() {
     for _ in 0..400 {
         let n_batch = share.rows().min(2);
         let elapsed = machine.step(N_STREAMS + n_batch);
-        share.observe(StepMix { n_batch, n_streams: N_STREAMS, n_prompts: 0 }, elapsed);
+        share
+            .observe(StepMix { n_batch, n_streams: N_STREAMS, n_prompts: 0, n_before: 0 }, elapsed);
     }
     assert!(share.usual_rows() <= 6, "{}", share.usual_rows());
 }
@@ -123,7 +125,7 @@ fn prompts_of_others_do_not_mislead_and_do_not_starve_lines() {
     let mut mixed = |share: &mut BatchShare, n_prompts: u32| {
         let n_batch = share.rows();
         let elapsed = machine.step(N_STREAMS + n_batch + n_prompts);
-        share.observe(StepMix { n_batch, n_streams: N_STREAMS, n_prompts }, elapsed);
+        share.observe(StepMix { n_batch, n_streams: N_STREAMS, n_prompts, n_before: 0 }, elapsed);
         n_batch
     };
     (0..600).for_each(|i| _ = mixed(&mut share, if i % 5 == 0 { 128 } else { 0 }));

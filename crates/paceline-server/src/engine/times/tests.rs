@@ -16,7 +16,7 @@ fn learned(base: f64, per_row: f64) -> StepTimes {
     for i in 0..100 {
         let n_rows = i * 37 % 200;
         let seconds = base + per_row * f64::from(n_rows);
-        times.observe(n_rows, Duration::from_secs_f64(seconds));
+        times.observe(Prompts { n_rows, depth: 0 }, Duration::from_secs_f64(seconds));
     }
     times
 }
@@ -111,7 +111,8 @@ impl Server {
         let by_rows = 0.00034 * f64::from(mix.n_streams) + 0.00027 * f64::from(mix.n_prompts);
         let scatter = 0.95 + 0.1 * f64::from(self.n_steps * 7 % 11) / 10.0;
         let elapsed = (0.013 + by_rows) * scatter;
-        self.times.observe(mix.n_prompts, Duration::from_secs_f64(elapsed));
+        let prompts = Prompts { n_rows: mix.n_prompts, depth: 0 };
+        self.times.observe(prompts, Duration::from_secs_f64(elapsed));
         self.seconds += elapsed;
         self.hear(&events);
         events
