@@ -96,6 +96,18 @@ impl TileShapes {
         shapes
     }
 
+    /// Tiles 0 to 3, which hold results and what is multiplied from the left, with so many rows
+    /// only: products take as long as these have rows.
+    pub(crate) const fn of_rows(rows: usize) -> TileShapes {
+        let mut shapes = TileShapes::full();
+        let mut tile = 0;
+        while tile < 4 {
+            shapes = shapes.with(tile, rows, 64);
+            tile += 1;
+        }
+        shapes
+    }
+
     /// Tile `tile` with `rows` rows of `row_bytes` bytes instead.
     pub(crate) const fn with(mut self, tile: usize, rows: usize, row_bytes: usize) -> TileShapes {
         assert!(tile < 8 && rows <= 16 && row_bytes <= 64);

@@ -176,7 +176,7 @@ impl Tiles for AmxTiles {
                     V::splat(0.0).store_bf16(to.add(args.head_dim));
                 }
             }
-            TileShapes::full().configure();
+            TileShapes::of_rows(n_queries.min(GROUP)).configure();
         }
         true
     }

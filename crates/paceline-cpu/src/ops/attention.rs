@@ -279,7 +279,7 @@ impl Cpu {
         let positions = args.positions;
         let n_seen = |task: &AttentionTask| positions[task.first_row] as usize + task.n_rows;
         let n_pairs = |task: &AttentionTask| n_seen(task) * task.n_rows * task.n_heads;
-        self.tasks.sort_by_key(|task| std::cmp::Reverse(n_pairs(task)));
+        self.tasks.sort_unstable_by_key(|task| std::cmp::Reverse(n_pairs(task)));
     }
 }
 
