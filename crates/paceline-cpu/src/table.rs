@@ -48,6 +48,7 @@ pub(crate) struct Kernels {
     pub(crate) max: fn(&[f32]) -> f32,
     pub(crate) argmax: fn(&[f32]) -> usize,
     pub(crate) sum_exp: fn(&[f32], f32) -> f32,
+    pub(crate) is_sound: fn(&[f32]) -> bool,
 }
 
 impl Kernels {
@@ -106,6 +107,7 @@ macro_rules! entries {
                 max: |x| unsafe { max(x.as_ptr(), x.len()) },
                 argmax: |x| unsafe { argmax(x.as_ptr(), x.len()) },
                 sum_exp: |x, max| unsafe { sum_exp(x.as_ptr(), x.len(), max) },
+                is_sound: |x| unsafe { is_sound(x.as_ptr(), x.len()) },
             };
 
             $(#[target_feature(enable = $features)])?
@@ -190,6 +192,11 @@ macro_rules! entries {
             $(#[target_feature(enable = $features)])?
             unsafe fn sum_exp(x: *const f32, n: usize, max: f32) -> f32 {
                 unsafe { reduce::sum_exp::<V>(x, n, max) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn is_sound(x: *const f32, n: usize) -> bool {
+                unsafe { reduce::is_sound::<V>(x, n) }
             }
         }
     };

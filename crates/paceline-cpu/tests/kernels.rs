@@ -376,9 +376,28 @@ fn readings_of_a_row() {
         x[0] = f32::NEG_INFINITY;
         let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         same_bits("readings with an infinity", |cpu| {
+            assert!(cpu.is_sound()(&x));
             assert_eq!(cpu.max()(&x), largest);
             assert_eq!(x[cpu.argmax()(&x)], largest);
             vec![cpu.sum_exp()(&x, 1.0)]
         });
+    }
+}
+
+#[test]
+fn one_unsound_element_is_found_wherever_it_is() {
+    let mut rng = Rng::new(6);
+    for n in [1, 15, 17, 128, 129, 300] {
+        let x = normals(&mut rng, n);
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN] {
+            for at in [0, n / 3, n / 2, n - 1] {
+                let mut x = x.clone();
+                x[at] = bad;
+                same_bits("soundness", |cpu| {
+                    assert_eq!(cpu.is_sound()(&x), bad < f32::INFINITY, "{bad} at {at} of {n}");
+                    vec![]
+                });
+            }
+        }
     }
 }

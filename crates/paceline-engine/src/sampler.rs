@@ -88,7 +88,7 @@ impl Sampler {
         ops: &RowOps,
         out: &mut Sampled,
     ) -> Result<(), SampleFailure> {
-        check_finite(logits)?;
+        check(logits, ops)?;
         let Some(n_top) = row.params.logprobs else {
             out.token = self.choose(logits, row, history, ops)?;
             return Ok(());
@@ -109,7 +109,7 @@ impl Sampler {
         ops: &RowOps,
         out: &mut Sampled,
     ) -> Result<(), SampleFailure> {
-        check_finite(logits)?;
+        check(logits, ops)?;
         let n_top = row.params.prompt_logprobs.unwrap_or(0);
         let log_sum = self.read_top(logits, n_top, ops, out)?;
         out.token = token;
@@ -218,13 +218,7 @@ fn is_filtered(params: &SamplingParams) -> bool {
 }
 
 /// A failure where any logit is NaN or +inf.
-fn check_finite(logits: &[f32]) -> Result<(), SampleFailure> {
-    const INFINITY_BITS: i32 = 0x7f80_0000;
-    // Plain integer compares: these vectorise on any machine, and do not rely on how the
-    // backend's reductions treat NaN.
-    let bad = logits.iter().fold(false, |bad, x| {
-        let bits = x.to_bits() as i32;
-        bad | (bits & i32::MAX > INFINITY_BITS) | (bits == INFINITY_BITS)
-    });
-    if bad || logits.is_empty() { Err(SampleFailure::NotFinite) } else { Ok(()) }
+fn check(logits: &[f32], ops: &RowOps) -> Result<(), SampleFailure> {
+    let is_sound = !logits.is_empty() && (ops.is_sound)(logits);
+    is_sound.then_some(()).ok_or(SampleFailure::NotFinite)
 }

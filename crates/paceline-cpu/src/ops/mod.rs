@@ -66,6 +66,11 @@ impl Cpu {
         self.kernels.argmax
     }
 
+    /// Whether every element is a number, and none is positive infinity.
+    pub fn is_sound(&self) -> fn(&[f32]) -> bool {
+        self.kernels.is_sound
+    }
+
     /// `Σ exp(x - max)`.
     pub fn sum_exp(&self) -> fn(&[f32], f32) -> f32 {
         self.kernels.sum_exp

@@ -1,8 +1,10 @@
 //! Whole-row reductions, so that a backend can lend its vectorised ones.
 
-/// Reductions over a row of logits. The row may hold -inf, never NaN; it is not empty.
+/// Reductions over a row of logits. The row is not empty, and sound for all but the first.
 #[derive(Clone, Copy, Debug)]
 pub struct RowOps {
+    /// Whether there is neither NaN nor +inf; -inf may be.
+    pub is_sound: fn(&[f32]) -> bool,
     /// Index of the largest element; the lowest index among equals.
     pub argmax: fn(&[f32]) -> usize,
     /// The largest element.
@@ -14,8 +16,12 @@ pub struct RowOps {
 impl RowOps {
     /// Plain loops: the oracle for the others.
     pub fn scalar() -> Self {
-        Self { argmax, max, sum_exp }
+        Self { is_sound, argmax, max, sum_exp }
     }
+}
+
+fn is_sound(row: &[f32]) -> bool {
+    row.iter().all(|&x| x < f32::INFINITY)
 }
 
 fn argmax(row: &[f32]) -> usize {

@@ -102,7 +102,12 @@ impl CpuBackend {
             max_model_len: options.max_model_len.min(spec.max_context as u32),
             n_vocab: spec.n_vocab as u32,
         };
-        let row_ops = RowOps { argmax: cpu.argmax(), max: cpu.max(), sum_exp: cpu.sum_exp() };
+        let row_ops = RowOps {
+            is_sound: cpu.is_sound(),
+            argmax: cpu.argmax(),
+            max: cpu.max(),
+            sum_exp: cpu.sum_exp(),
+        };
         let samplers = (0..cpu.n_threads()).map(|_| Sampler::new(spec.n_vocab)).collect();
         let buffers = Buffers::new(spec, options.max_rows as usize, n_blocks);
         Ok(CpuBackend {
