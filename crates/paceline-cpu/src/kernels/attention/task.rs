@@ -318,7 +318,7 @@ impl Fetch {
     #[inline(always)]
     pub(in crate::kernels) unsafe fn step<V: Lanes>(&mut self) {
         if self.at < self.page_bytes {
-            let at = self.blocks[self.block] + self.page + self.at;
+            let at = self.blocks[self.block % FETCHED] + self.page + self.at;
             // SAFETY: a prefetch of any address does no harm.
             unsafe {
                 V::prefetch(self.keys.wrapping_add(at));
