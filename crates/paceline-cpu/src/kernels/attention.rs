@@ -122,22 +122,11 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
         let blocks = args.blocks(task);
         // Several heads' pages are streams enough.
         let n_fetched = if task.n_kv_heads > 1 { 1 } else { FETCHED };
-        let ids = |task: &AttentionTask, blocks: Range<usize>| {
-            std::slice::from_raw_parts(tables.add(task.blocks + blocks.start), blocks.len())
-        };
         let mut fetch = Fetch::none();
         for block in blocks.clone() {
             if (block - blocks.start).is_multiple_of(n_fetched) {
-                let coming = block + n_fetched..blocks.end.min(block + 2 * n_fetched);
-                fetch = match next {
-                    _ if !coming.is_empty() => Fetch::new::<E>(args, task, ids(task, coming)),
-                    Some(next) => {
-                        let first = args.blocks(next);
-                        let first = first.start..first.end.min(first.start + n_fetched);
-                        Fetch::new::<E>(args, next, ids(next, first))
-                    }
-                    None => Fetch::none(),
-                };
+                let tables = (tables, block + n_fetched, n_fetched);
+                fetch = Fetch::coming::<E>(args, (task, next), tables);
             }
             // The last block is the row's own, and has just been fetched.
             if task.stores && block + 1 == blocks.end {

@@ -274,16 +274,42 @@ impl Fetch {
         }
     }
 
+    /// The pages of `n` blocks of a task from `block` on, or as many as there are; where there are
+    /// none, those that the next task begins with.
+    ///
+    /// # Safety
+    /// As [`attend`](super::attend), for both tasks.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn coming<E: Element>(
+        args: &AttentionArgs,
+        (task, next): (&AttentionTask, Option<&AttentionTask>),
+        (tables, block, n): (*const u32, usize, usize),
+    ) -> Fetch {
+        // SAFETY: forwarded contract; blocks stay within those that the tasks' rows see.
+        unsafe {
+            let of = |task: &AttentionTask, first: usize, end: usize| {
+                let ids = tables.add(task.blocks + first);
+                let ids = std::slice::from_raw_parts(ids, end.min(first + n) - first);
+                Fetch::new::<E>(args, task, ids)
+            };
+            let end = args.blocks(task).end;
+            match next {
+                _ if block < end => of(task, block, end),
+                Some(next) => {
+                    let blocks = args.blocks(next);
+                    of(next, blocks.start, blocks.end)
+                }
+                None => Fetch::none(),
+            }
+        }
+    }
+
     /// The pages of a task's blocks, at most [`FETCHED`].
     ///
     /// # Safety
     /// The pools have those blocks.
     #[inline(always)]
-    pub(in crate::kernels) unsafe fn new<E: Element>(
-        args: &AttentionArgs,
-        task: &AttentionTask,
-        ids: &[u32],
-    ) -> Fetch {
+    unsafe fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, ids: &[u32]) -> Fetch {
         let page_bytes = E::page_bytes(args.head_dim);
         let mut fetch = Fetch {
             keys: args.keys,
