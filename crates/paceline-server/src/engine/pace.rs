@@ -11,9 +11,8 @@ use super::times::StepTimes;
 /// Where none fit, prompts have so many rows, once in so many steps.
 const LEAST_ROWS: u32 = 8;
 const PATIENCE: u32 = 48;
-/// What is tried before anything is known, and what may always be tried.
+/// What is tried before anything is known.
 const FIRST_ROWS: u32 = 32;
-const SAFE_ROWS: u32 = 8;
 /// The share of the target to aim at, at first, at least and at most: steps scatter, and it is
 /// their slow ones that are felt.
 const AIM: f64 = 0.85;
@@ -76,7 +75,7 @@ impl Pace {
             return;
         };
         // Not more than twice what was tried last: the line may bend.
-        let most = self.rows.saturating_mul(2).max(SAFE_ROWS);
+        let most = self.rows.saturating_mul(2).max(LEAST_ROWS);
         let is_in_vain = times.seconds_without_prompts() > MISS * self.target_seconds;
         let least = if is_in_vain { LEAST_ROWS } else { 0 };
         self.rows = fitting.min(most).max(least).min(self.max_rows);
@@ -119,6 +118,7 @@ mod tests {
             let elapsed = Duration::from_secs_f64(seconds);
             self.times.observe(prompts, elapsed);
             self.depth += n_rows;
+            self.times.expect(u64::from(self.depth));
             elapsed
         }
     }
@@ -199,6 +199,21 @@ mod tests {
             assert!(n_misses * 20 < n_steps, "{slower}: {n_misses} of {n_steps} steps");
             assert!(n_steps < 1000, "{slower}: {n_steps} steps");
         }
+    }
+
+    #[test]
+    fn a_short_prompt_does_not_wait_for_what_a_deep_one_took() {
+        let mut pace = Pace::new(Duration::from_millis(30), 512);
+        let mut machine = Machine::new(0.02, 0.00028);
+        machine.per_pair = 0.0000004;
+        while machine.depth < 6000 && pace.rows() > 0 {
+            run(&mut pace, &mut machine, 1, 1);
+        }
+        assert_eq!(pace.rows(), 0, "after {} tokens", machine.depth);
+        machine.depth = 0;
+        machine.times.expect(0);
+        run(&mut pace, &mut machine, 8, 1);
+        assert!(machine.depth > 8, "{} rows in 8 steps", machine.depth);
     }
 
     #[test]

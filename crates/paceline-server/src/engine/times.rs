@@ -66,7 +66,7 @@ pub(super) struct StepTimes {
     slope: Option<f64>,
     /// Seconds that a step takes without prompts.
     base: f64,
-    /// Of the latest prompts, and so about that of the next.
+    /// Tokens before the next rows of prompts.
     depth: u64,
 }
 
@@ -84,9 +84,6 @@ impl StepTimes {
     /// Learns from a step that had these prompts.
     pub(super) fn observe(&mut self, prompts: Prompts, elapsed: Duration) {
         let (rows, seconds) = (prompts.cost(), elapsed.as_secs_f64());
-        if prompts.n_rows > 0 {
-            self.depth = prompts.depth;
-        }
         self.seen.add(rows, seconds);
         if let Some(new) = self.seen.slope() {
             let old = self.slope.unwrap_or(new);
@@ -95,6 +92,11 @@ impl StepTimes {
         if let Some(slope) = self.seconds_per_row() {
             self.base += LEARN_BASE * ((seconds - slope * rows).max(0.0) - self.base);
         }
+    }
+
+    /// Notes where the next step's prompts go on.
+    pub(super) fn expect(&mut self, depth: u64) {
+        self.depth = depth;
     }
 
     /// Until rows have varied, all of a step's time is taken for theirs.

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use paceline_engine::{
-    Backend, Engine, Event, EventKind, FinishReason, Request, RequestId, Stats, StepOutcome,
+    Backend, Engine, Event, EventKind, FinishReason, Request, RequestId, RunningSequence, Stats,
+    StepOutcome,
 };
 
 use super::board::Board;
@@ -268,6 +269,7 @@ impl<B: Backend> Worker<B> {
             depth: mix.n_before.checked_div(n_prompt_rows).unwrap_or(0),
         };
         self.times.observe(prompts, elapsed);
+        self.times.expect(prompt_depth(&self.engine));
         self.engine.set_max_shared_rows(Some(self.times.shared_rows()));
         if let Some(pace) = &mut self.pace {
             pace.observe(prompts.n_rows, elapsed, &self.times);
@@ -355,6 +357,14 @@ impl<B: Backend> Worker<B> {
 fn n_prompt_rows<B: Backend>(engine: &Engine<B>) -> u64 {
     let stats = engine.stats();
     stats.n_prompt_tokens + stats.n_recomputed_tokens
+}
+
+/// Tokens before the rows of prompts that are under way, the deepest: what starts has none, unless
+/// the cache knows some.
+fn prompt_depth<B: Backend>(engine: &Engine<B>) -> u64 {
+    let is_prompt = |seq: &RunningSequence<'_>| seq.n_prompt + seq.n_generated > seq.n_computed + 1;
+    let depths = engine.running().filter(is_prompt).map(|seq| u64::from(seq.n_computed));
+    depths.max().unwrap_or(0)
 }
 
 /// One line for each request, with where its time went.
