@@ -2,7 +2,9 @@
 //!
 //! Weights other than f32 read activations rounded to bf16, the columns filled up with zeros to
 //! a multiple of 32. Lanes read rows of floats; tiles read, for every sixteen rows and every two
-//! columns, the sixteen rows' pairs of bf16 values.
+//! columns, the sixteen rows' pairs of bf16 values. Where there are only a few rows, tiles have room
+//! for no more: one thread writes what all read, and each line that it touches goes from core to
+//! core.
 
 use crate::aligned::Aligned;
 
@@ -19,6 +21,7 @@ pub struct Acts {
     /// Rounded, for lanes or for tiles.
     floats: Aligned<f32>,
     brains: Aligned<u16>,
+    n_rows: usize,
     n_cols: usize,
     max_rows: usize,
     forms: ActForms,
@@ -54,20 +57,24 @@ impl Acts {
             exact: vec![0.0; max_rows * max_cols],
             floats: Aligned::zeros(n),
             brains: Aligned::zeros(n),
+            n_rows: 0,
             n_cols: max_cols,
             max_rows,
             forms: ActForms::default(),
         }
     }
 
-    /// Says how the next rows will be shaped and read. `n_cols` must fit what `new` got.
-    pub fn shape(&mut self, n_cols: usize, forms: ActForms) {
+    /// Says how many rows come next, and how they will be shaped and read. Both sizes must fit what
+    /// `new` got.
+    pub fn shape(&mut self, n_rows: usize, n_cols: usize, forms: ActForms) {
         let padded = n_cols.next_multiple_of(ACT_BLOCK);
         assert!(
-            self.max_rows * n_cols <= self.exact.len()
+            n_rows <= self.max_rows
+                && self.max_rows * n_cols <= self.exact.len()
                 && self.max_rows.next_multiple_of(TILE_ROWS) * padded <= self.floats.len(),
             "activation buffer too small"
         );
+        self.n_rows = n_rows;
         self.n_cols = n_cols;
         self.forms = forms;
     }
@@ -76,8 +83,13 @@ impl Acts {
         self.n_cols
     }
 
-    pub fn max_rows(&self) -> usize {
-        self.max_rows
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Rows that a tile has room for: those there are, as a power of two.
+    fn tile_rows(&self) -> usize {
+        self.n_rows.next_power_of_two().min(TILE_ROWS)
     }
 
     pub fn forms(&self) -> ActForms {
@@ -90,6 +102,7 @@ impl Acts {
             floats: self.floats.as_ptr(),
             brains: self.brains.as_ptr(),
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
+            tile_rows: self.tile_rows(),
         }
     }
 
@@ -100,6 +113,7 @@ impl Acts {
             brains: self.brains.as_mut_ptr(),
             n_cols: self.n_cols,
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
+            tile_rows: self.tile_rows(),
             forms: self.forms,
         }
     }
@@ -111,9 +125,10 @@ pub(crate) struct ActView {
     pub(crate) exact: *const f32,
     /// `[row][block][32]`.
     pub(crate) floats: *const f32,
-    /// `[sixteen rows][block][16 pairs of columns][row][2]`.
+    /// `[tile of rows][block][16 pairs of columns][row][2]`.
     pub(crate) brains: *const u16,
     pub(crate) n_blocks: usize,
+    pub(crate) tile_rows: usize,
 }
 
 /// [`Acts`] for kernels that fill in rows.
@@ -124,6 +139,7 @@ pub(crate) struct ActViewMut {
     pub(crate) brains: *mut u16,
     pub(crate) n_cols: usize,
     pub(crate) n_blocks: usize,
+    pub(crate) tile_rows: usize,
     pub(crate) forms: ActForms,
 }
 

@@ -101,10 +101,10 @@ fn multiply(cpu: &mut Cpu, w: &Weight, x: &[f32], add: bool) -> Vec<f32> {
 fn multiply_packed(cpu: &mut Cpu, w: &PackedMatrix, x: &[f32], add: bool) -> Vec<f32> {
     let n_rows = x.len() / w.n_cols();
     let mut acts = Acts::new(n_rows, w.n_cols());
-    acts.shape(w.n_cols(), w.act_forms());
+    acts.shape(n_rows, w.n_cols(), w.act_forms());
     cpu.acts_from(x, &mut acts);
     let mut out = vec![if add { 0.5 } else { f32::NAN }; n_rows * w.n_rows()];
-    cpu.matmul(&acts, n_rows, [MatmulJob { weight: w, out: &mut out, add }]);
+    cpu.matmul(&acts, [MatmulJob { weight: w, out: &mut out, add }]);
     out
 }
 
@@ -186,13 +186,13 @@ fn several_products_share_one_call() {
     let found = same_bits("three products", |cpu| {
         let mut acts = Acts::new(8, 64);
         let [a, b, c] = [&a, &b, &c].map(|w| w.pack(cpu.isa()));
-        acts.shape(64, [&a, &b, &c].iter().fold(ActForms::default(), |f, w| f.or(w.act_forms())));
+        let forms = |f: ActForms, w: &&PackedMatrix| f.or(w.act_forms());
+        acts.shape(5, 64, [&a, &b, &c].iter().fold(ActForms::default(), forms));
         cpu.acts_from(&x, &mut acts);
         let mut outs = [vec![0.0; 5 * 40], vec![0.0; 5 * 7], vec![0.0; 5 * 33]];
         let [oa, ob, oc] = &mut outs;
         cpu.matmul(
             &acts,
-            5,
             [
                 MatmulJob { weight: &a, out: oa, add: false },
                 MatmulJob { weight: &b, out: ob, add: false },
@@ -250,7 +250,7 @@ fn floats_of(cpu: &mut Cpu, acts: &Acts, n_rows: usize, n_cols: usize) -> Vec<f3
     let raw = RawMatrix { ty: TensorType::F32, n_rows: n_cols, n_cols, data: &data };
     let identity = PackedMatrix::pack(raw, Isa::Scalar, |row| row).unwrap();
     let mut out = vec![0.0; n_rows * n_cols];
-    cpu.matmul(acts, n_rows, [MatmulJob { weight: &identity, out: &mut out, add: false }]);
+    cpu.matmul(acts, [MatmulJob { weight: &identity, out: &mut out, add: false }]);
     out
 }
 
@@ -263,7 +263,7 @@ fn norm_gates_and_caps() {
         let forms = ActForms { exact: true, floats: true, tiles: true };
         let run = |cpu: &mut Cpu, fill: &dyn Fn(&mut Cpu, &mut Acts)| {
             let mut acts = Acts::new(n_rows, n);
-            acts.shape(n, forms);
+            acts.shape(n_rows, n, forms);
             fill(cpu, &mut acts);
             floats_of(cpu, &acts, n_rows, n)
         };
@@ -323,22 +323,22 @@ fn two_products_meet_in_a_gate() {
                 let packed = [&gate, &up, &down].map(|w| w.pack(cpu.isa()));
                 let [gate, up, down] = &packed;
                 let (mut acts, mut gated) = (Acts::new(n_rows, n), Acts::new(n_rows, wide));
-                acts.shape(n, gate.act_forms());
-                gated.shape(wide, down.act_forms());
+                acts.shape(n_rows, n, gate.act_forms());
+                gated.shape(n_rows, wide, down.act_forms());
                 cpu.acts_from(&x, &mut acts);
                 let [mut g, mut u] = [(); 2].map(|()| vec![0.0; n_rows * wide]);
                 if at_once {
                     let (weights, products) = ([gate, up], [&mut g[..], &mut u[..]]);
                     let job = GatedJob { weights, kind, products, out: &mut gated };
-                    cpu.gated_matmul(&acts, n_rows, job);
+                    cpu.gated_matmul(&acts, job);
                 } else {
                     let into = |weight, out| MatmulJob { weight, out, add: false };
-                    cpu.matmul(&acts, n_rows, [into(gate, &mut g), into(up, &mut u)]);
+                    cpu.matmul(&acts, [into(gate, &mut g), into(up, &mut u)]);
                     cpu.gated_acts(kind, &mut g, &u, &mut gated);
                 }
                 let mut out = vec![0.0; n_rows * 5];
                 let job = MatmulJob { weight: down, out: &mut out, add: false };
-                cpu.matmul(&gated, n_rows, [job]);
+                cpu.matmul(&gated, [job]);
                 out
             };
             let together = same_bits("gated product", |cpu| run(cpu, true));

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::acts::{ACT_BLOCK, ActViewMut, TILE_ROWS};
+use crate::acts::{ACT_BLOCK, ActViewMut};
 use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
 use crate::math::{gate_of, run_len, tanh};
 
@@ -82,10 +82,11 @@ unsafe fn put_block<V: Lanes>(x: *const f32, acts: ActViewMut, row: usize, block
             let mut brains = [0u16; ACT_BLOCK];
             low.store_bf16(brains.as_mut_ptr());
             high.store_bf16(brains.as_mut_ptr().add(WIDTH));
-            let tile = (row / TILE_ROWS * acts.n_blocks + block) * ACT_BLOCK * TILE_ROWS;
-            let to = acts.brains.add(tile).cast::<[u16; 2]>().add(row % TILE_ROWS);
+            let n_rows = acts.tile_rows;
+            let tile = (row / n_rows * acts.n_blocks + block) * ACT_BLOCK * n_rows;
+            let to = acts.brains.add(tile).cast::<[u16; 2]>().add(row % n_rows);
             for (i, pair) in brains.as_chunks::<2>().0.iter().enumerate() {
-                *to.add(i * TILE_ROWS) = *pair;
+                *to.add(i * n_rows) = *pair;
             }
         }
     }

@@ -31,17 +31,17 @@ pub struct GatedJob<'a> {
 }
 
 impl Cpu {
-    /// Multiplies the first `n_rows` of `acts` with both weights, and gates.
-    pub fn gated_matmul(&mut self, acts: &Acts, n_rows: usize, job: GatedJob<'_>) {
+    /// Multiplies `acts` with both weights, and gates.
+    pub fn gated_matmul(&mut self, acts: &Acts, job: GatedJob<'_>) {
         #[cfg(target_arch = "x86_64")]
-        if self.gated_at_once(acts, n_rows, &mut *job.out, job.weights, job.kind) {
+        if self.gated_at_once(acts, &mut *job.out, job.weights, job.kind) {
             return;
         }
-        let n = n_rows * job.out.n_cols();
+        let n = acts.n_rows() * job.out.n_cols();
         let [gate, up] = job.products.map(|product| &mut product[..n]);
         let into = |weight, out| MatmulJob { weight, out, add: false };
         let jobs = [into(job.weights[0], &mut *gate), into(job.weights[1], &mut *up)];
-        self.matmul(acts, n_rows, jobs);
+        self.matmul(acts, jobs);
         self.gated_acts(job.kind, gate, up, job.out);
     }
 
@@ -50,7 +50,6 @@ impl Cpu {
     fn gated_at_once(
         &mut self,
         acts: &Acts,
-        n_rows: usize,
         out: &mut Acts,
         weights: [&PackedMatrix; 2],
         kind: Gate,
@@ -69,7 +68,8 @@ impl Cpu {
             assert_eq!(weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
             assert_eq!(weight.n_rows(), out.n_cols(), "weight and result widths differ");
         }
-        assert!(n_rows <= acts.max_rows() && n_rows <= out.max_rows());
+        let n_rows = acts.n_rows();
+        assert_eq!(n_rows, out.n_rows(), "activations and results have other rows");
         assert!(acts.forms().tiles, "activations lack the weight's form");
         let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
         let view = acts.view();
@@ -81,10 +81,9 @@ impl Cpu {
         true
     }
 
-    /// Multiplies the first `n_rows` of `acts` with each weight, in one go over the threads.
-    pub fn matmul<const N: usize>(&mut self, acts: &Acts, n_rows: usize, jobs: [MatmulJob<'_>; N]) {
-        assert!(n_rows <= acts.max_rows());
-        let mut n_panels = 0;
+    /// Multiplies `acts` with each weight, in one go over the threads.
+    pub fn matmul<const N: usize>(&mut self, acts: &Acts, jobs: [MatmulJob<'_>; N]) {
+        let (n_rows, mut n_panels) = (acts.n_rows(), 0);
         let jobs: [(MatrixView, usize, Output); N] = jobs.map(|job| {
             let forms = job.weight.act_forms();
             assert!(job.weight.suits(self.isa), "weight packed for another instruction set");

@@ -15,7 +15,7 @@ impl Cpu {
     pub fn norm_acts(&mut self, x: &[f32], weight: &[f32], eps: f32, acts: &mut Acts) {
         let n = acts.n_cols();
         let n_rows = x.len() / n;
-        assert!(x.len() == n_rows * n && weight.len() == n && n_rows <= acts.max_rows());
+        assert!(x.len() == n_rows * n && weight.len() == n && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         self.split_acts(n_rows, acts, &|rows| {
             // SAFETY: sizes checked above; each row of `acts` is written by one thread.
@@ -34,7 +34,7 @@ impl Cpu {
     pub fn acts_from(&mut self, x: &[f32], acts: &mut Acts) {
         let n = acts.n_cols();
         let n_rows = x.len() / n;
-        assert!(x.len() == n_rows * n && n_rows <= acts.max_rows());
+        assert!(x.len() == n_rows * n && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         self.split_acts(n_rows, acts, &|rows| {
             // SAFETY: sizes checked above; each row of `acts` is written by one thread.
@@ -46,7 +46,7 @@ impl Cpu {
     pub fn gated_acts(&mut self, kind: Gate, gate: &mut [f32], up: &[f32], acts: &mut Acts) {
         let n = acts.n_cols();
         let n_rows = gate.len() / n;
-        assert!(gate.len() == n_rows * n && up.len() == gate.len() && n_rows <= acts.max_rows());
+        assert!(gate.len() == n_rows * n && up.len() == gate.len() && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         let gate = Shared(gate.as_mut_ptr());
         self.split_acts(n_rows, acts, &|rows| {

@@ -91,10 +91,10 @@ impl CpuBackend {
         let (q, k, v) =
             (&mut q[..n_rows * q_width], &mut k[..n_rows * kv_width], &mut v[..n_rows * kv_width]);
 
-        buffers.acts.shape(spec.d_model, forms_of(&weights.qkv));
+        buffers.acts.shape(n_rows, spec.d_model, forms_of(&weights.qkv));
         cpu.norm_acts(x, &weights.attn_norm, spec.norm_eps, &mut buffers.acts);
         let [wq, wk, wv] = &weights.qkv;
-        cpu.matmul(&buffers.acts, n_rows, [into(wq, q), into(wk, k), into(wv, v)]);
+        cpu.matmul(&buffers.acts, [into(wq, q), into(wk, k), into(wv, v)]);
 
         let window = spec.windows[layer];
         let is_local = window.is_some() && spec.rope.local_inv_freq.is_some();
@@ -128,7 +128,7 @@ impl CpuBackend {
             late: LateRows { keys: k, values: v, slots: &batch.slots, is_late: &buffers.is_late },
         };
         cpu.attention(attention, kv);
-        buffers.acts.shape(q_width, forms_of([&weights.o]));
+        buffers.acts.shape(n_rows, q_width, forms_of([&weights.o]));
         cpu.acts_from(attended, &mut buffers.acts);
         self.add_sublayer(n_rows, layer, Sublayer::Attention);
     }
@@ -137,20 +137,20 @@ impl CpuBackend {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
         let x = &buffers.x[..n_rows * spec.d_model];
-        buffers.acts.shape(spec.d_model, forms_of([&weights.gate, &weights.up]));
+        buffers.acts.shape(n_rows, spec.d_model, forms_of([&weights.gate, &weights.up]));
         cpu.norm_acts(x, &weights.ffn_norm, spec.norm_eps, &mut buffers.acts);
         let kind = match spec.activation {
             Activation::Silu => Gate::Silu,
             Activation::GeluTanh => Gate::GeluTanh,
         };
-        buffers.gated.shape(spec.d_ff, forms_of([&weights.down]));
+        buffers.gated.shape(n_rows, spec.d_ff, forms_of([&weights.down]));
         let job = GatedJob {
             weights: [&weights.gate, &weights.up],
             kind,
             products: [&mut buffers.gate, &mut buffers.up],
             out: &mut buffers.gated,
         };
-        cpu.gated_matmul(&buffers.acts, n_rows, job);
+        cpu.gated_matmul(&buffers.acts, job);
         self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
     }
 
@@ -170,13 +170,13 @@ impl CpuBackend {
         let n = n_rows * spec.d_model;
         let (x, y) = (&mut buffers.x[..n], &mut buffers.y[..n]);
         if norm.is_empty() {
-            cpu.matmul(acts, n_rows, [MatmulJob { weight, out: x, add: true }]);
+            cpu.matmul(acts, [MatmulJob { weight, out: x, add: true }]);
             if !bias.is_empty() {
                 cpu.add_bias(x, bias);
             }
             return;
         }
-        cpu.matmul(acts, n_rows, [into(weight, y)]);
+        cpu.matmul(acts, [into(weight, y)]);
         if !bias.is_empty() {
             cpu.add_bias(y, bias);
         }
@@ -244,11 +244,11 @@ impl CpuBackend {
         let n_hidden = self.gather_hidden(batch, range);
         let (spec, head) = (self.weights.spec(), &self.weights.head);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
-        buffers.acts.shape(spec.d_model, head.act_forms());
+        buffers.acts.shape(n, spec.d_model, head.act_forms());
         let hidden = &buffers.hidden[..n_hidden];
         cpu.norm_acts(hidden, &self.weights.output_norm, spec.norm_eps, &mut buffers.acts);
         let logits = &mut buffers.logits[..n * spec.n_vocab];
-        cpu.matmul(&buffers.acts, n, [into(head, logits)]);
+        cpu.matmul(&buffers.acts, [into(head, logits)]);
         if let Some(cap) = spec.final_softcap {
             cpu.softcap(logits, cap);
         }

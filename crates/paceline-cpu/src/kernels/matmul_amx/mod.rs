@@ -122,7 +122,7 @@ unsafe fn all_panels<V: Lanes, F: Format>(
 ) {
     // SAFETY: panels and rows stay within what the caller vouches for; the tiles are available.
     unsafe {
-        TileShapes::full().configure();
+        TileShapes::of_columns(acts.tile_rows).configure();
         for first in rows.clone().step_by(ROWS_TOGETHER) {
             let rows = first..rows.end.min(first + ROWS_TOGETHER);
             if rows.len() > STRIP * TILE_ROWS {

@@ -6,12 +6,13 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{self, Lines};
+use super::put::{self, Lines, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{STRIP, SUMS, Sink, TILE};
-use crate::acts::{ActView, TILE_ROWS};
+use crate::acts::{ACT_BLOCK, ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format};
+use crate::lanes::WIDTH;
 use crate::lanes::avx512::Avx512Lanes;
 use crate::packed::CodedView;
 
@@ -46,16 +47,25 @@ pub(super) unsafe fn all_panels<F: Format>(
         heads: [Heads::NONE; HEADS],
         sums: MaybeUninit::uninit(),
     };
-    let sums: [*mut f32; 2] =
-        [0, 1].map(|nth| scratch.sums.as_mut_ptr().cast::<f32>().wrapping_add(nth * STRIP * SUMS));
+    let sums = [0, 1].map(|nth| Sums {
+        at: scratch.sums.as_mut_ptr().cast::<f32>().wrapping_add(nth * STRIP * SUMS),
+        step: if acts.tile_rows == 1 { 1 } else { WIDTH },
+    });
+    if acts.tile_rows < TILE_ROWS {
+        for sums in sums {
+            // SAFETY: the scratch has room for a tile. Its vectors are read whole.
+            unsafe { sums.at.write_bytes(0, SUMS) };
+        }
+    }
     let unpacked: *mut u16 = scratch.weights.as_mut_ptr().cast();
     for panel in panels {
         let strip = |w: CodedView, sums| Strip {
             acts: acts.brains.wrapping_add(rows.start / TILE_ROWS * w.panel.n_blocks * TILE),
+            act_rows: acts.tile_rows,
             n_blocks: w.panel.n_blocks,
             weights: unpacked,
             sums,
-            lines: Lines::of(sink, panel, rows.start),
+            lines: Lines::of(sink, panel, rows.clone()),
         };
         let strips = [strip(weights[0], sums[0]), strip(weights[1], sums[1])];
         let heads = &mut scratch.heads;
@@ -66,7 +76,7 @@ pub(super) unsafe fn all_panels<F: Format>(
                 Sink::Rows(out) => put::rows(sums[0], weights[0], panel, rows.clone(), out),
                 Sink::Gate(to) => {
                     strips[1].multiply::<F>(weights[1], panel, rows.len(), heads);
-                    put::gated(sums.map(<*mut f32>::cast_const), panel, rows.clone(), to);
+                    put::gated(sums, panel, rows.clone(), to);
                 }
             }
         }
@@ -77,9 +87,11 @@ pub(super) unsafe fn all_panels<F: Format>(
 #[derive(Clone, Copy)]
 struct Strip {
     acts: *const u16,
+    /// Rows that a tile of activations has room for: fewer than sixteen only if it is the only one.
+    act_rows: usize,
     n_blocks: usize,
     weights: *mut u16,
-    sums: *mut f32,
+    sums: Sums,
     lines: Lines,
 }
 
@@ -116,20 +128,12 @@ impl Strip {
             tile_zero!(1);
             tile_zero!(2);
             tile_zero!(3);
-            if F::CODES == Codes::Brains {
-                for block in 0..self.n_blocks {
-                    let weights = from.parts.codes.add(block * F::CODE_BYTES);
-                    from.ahead.ask::<Avx512Lanes, F>();
-                    self.add_tiles::<T>(weights.cast(), block);
-                }
-            } else if T > 1 {
-                self.unpack_and_add::<F, T, _>(from, |block| Add::<T> { strip: self, block });
-            } else if self.n_blocks <= NEAR {
-                let one = |block| AddOne::<true> { strip: self, block };
-                self.unpack_and_add::<F, T, _>(from, one);
+            if T > 1 {
+                self.add_all::<F, _>(from, |ready| Add::<T>(self, ready));
+            } else if self.n_blocks * self.act_rows <= NEAR * TILE_ROWS {
+                self.add_all::<F, _>(from, |ready| AddOne::<true>(self, ready));
             } else {
-                let one = |block| AddOne::<false> { strip: self, block };
-                self.unpack_and_add::<F, T, _>(from, one);
+                self.add_all::<F, _>(from, |ready| AddOne::<false>(self, ready));
             }
             self.store::<T>();
         }
@@ -141,50 +145,39 @@ impl Strip {
         self.weights.wrapping_add(block % SLOTS * TILE)
     }
 
-    /// Unpacks block after block; `add` is what multiplies one that is ready meanwhile.
+    /// Unpacks block after block, if they are packed; `add` is what multiplies one that is ready
+    /// meanwhile.
     ///
     /// # Safety
     /// As [`multiply`](Self::multiply).
     #[inline(always)]
-    unsafe fn unpack_and_add<F: Format, const T: usize, B: Between>(
+    unsafe fn add_all<F: Format, B: Between>(
         self,
         from: &mut Unpacker<'_>,
-        add: impl Fn(usize) -> B,
+        add: impl Fn(Ready) -> B,
     ) {
         // SAFETY: blocks stay within the panel, slots within the scratch.
         unsafe {
+            if F::CODES == Codes::Brains {
+                for block in 0..self.n_blocks {
+                    let weights = from.parts.codes.add(block * F::CODE_BYTES).cast();
+                    from.ahead.ask::<Avx512Lanes, F>();
+                    add(Ready { block, weights }).all();
+                }
+                return;
+            }
+            let ready = |block| Ready { block, weights: self.slot(block) };
             from.start::<F>();
             for block in 0..self.n_blocks {
-                from.unpack::<F>(block, self.slot(block), add(block.wrapping_sub(LAG)));
+                from.unpack::<F>(block, self.slot(block), add(ready(block.wrapping_sub(LAG))));
             }
-            for ready in self.n_blocks.saturating_sub(LAG)..self.n_blocks {
-                self.add_tiles::<T>(self.slot(ready), ready);
-            }
-        }
-    }
-
-    /// The product of a block's weights with all `T` tiles of activations.
-    ///
-    /// # Safety
-    /// As [`add_tile`](Self::add_tile).
-    #[inline(always)]
-    unsafe fn add_tiles<const T: usize>(self, weights: *const u16, block: usize) {
-        // SAFETY: forwarded contract.
-        unsafe {
-            self.add_tile::<0>(weights, block);
-            if T > 1 {
-                self.add_tile::<1>(weights, block);
-            }
-            if T > 2 {
-                self.add_tile::<2>(weights, block);
-            }
-            if T > 3 {
-                self.add_tile::<3>(weights, block);
+            for block in self.n_blocks.saturating_sub(LAG)..self.n_blocks {
+                add(ready(block)).all();
             }
         }
     }
 
-    /// The product of a block's weights with one of the tiles of activations, which come in
+    /// The product of a block's weights with one of several tiles of activations, which come in
     /// order. Sums are tiles 0 to 3, weights tile 4, activations 5 and 6.
     ///
     /// # Safety
@@ -223,33 +216,38 @@ impl Strip {
     unsafe fn store<const T: usize>(self) {
         // SAFETY: forwarded contract.
         unsafe {
-            tile_store!(0, self.sums, 64usize);
+            tile_store!(0, self.sums.at, 4 * self.sums.step);
             if T > 1 {
-                tile_store!(1, self.sums.add(SUMS), 64usize);
+                tile_store!(1, self.sums.at.add(SUMS), 64usize);
             }
             if T > 2 {
-                tile_store!(2, self.sums.add(2 * SUMS), 64usize);
+                tile_store!(2, self.sums.at.add(2 * SUMS), 64usize);
             }
             if T > 3 {
-                tile_store!(3, self.sums.add(3 * SUMS), 64usize);
+                tile_store!(3, self.sums.at.add(3 * SUMS), 64usize);
             }
         }
     }
 }
 
+/// A block whose weights are unpacked; none while the first ones are not.
+#[derive(Clone, Copy)]
+struct Ready {
+    block: usize,
+    weights: *const u16,
+}
+
 /// Multiplies a block that is ready, one tile of activations after each quarter.
 #[derive(Clone, Copy)]
-struct Add<const T: usize> {
-    strip: Strip,
-    block: usize,
-}
+struct Add<const T: usize>(Strip, Ready);
 
 impl<const T: usize> Between for Add<T> {
     #[inline(always)]
     unsafe fn after<const QUARTER: usize>(self) {
-        if self.block < self.strip.n_blocks && QUARTER < T {
+        let Add(strip, Ready { block, weights }) = self;
+        if block < strip.n_blocks && QUARTER < T {
             // SAFETY: the block lies within the panel and its weights are ready.
-            unsafe { self.strip.add_tile::<QUARTER>(self.strip.slot(self.block), self.block) };
+            unsafe { strip.add_tile::<QUARTER>(weights, block) };
         }
     }
 }
@@ -257,26 +255,24 @@ impl<const T: usize> Between for Add<T> {
 /// Multiplies a block that is ready with the only tile of activations, its operands loaded one
 /// after the other. `IS_NEAR` if the activations stay in the first-level cache.
 #[derive(Clone, Copy)]
-struct AddOne<const IS_NEAR: bool> {
-    strip: Strip,
-    block: usize,
-}
+struct AddOne<const IS_NEAR: bool>(Strip, Ready);
 
 impl<const IS_NEAR: bool> Between for AddOne<IS_NEAR> {
     #[inline(always)]
     unsafe fn after<const QUARTER: usize>(self) {
-        let AddOne { strip, block } = self;
+        let AddOne(strip, Ready { block, weights }) = self;
         if block >= strip.n_blocks {
             return;
         }
-        let acts = strip.acts.wrapping_add(block * TILE);
+        let acts = strip.acts.wrapping_add(block * ACT_BLOCK * strip.act_rows);
+        let stride = strip.act_rows * size_of::<[u16; 2]>();
         // SAFETY: the block lies within the panel and its weights are ready.
         unsafe {
             match QUARTER {
-                0 => tile_load!(4, strip.slot(block), 64usize),
+                0 => tile_load!(4, weights, 64usize),
                 1 => match IS_NEAR {
-                    true => tile_load!(5, acts, 64usize),
-                    false => tile_load_past!(5, acts, 64usize),
+                    true => tile_load!(5, acts, stride),
+                    false => tile_load_past!(5, acts, stride),
                 },
                 2 => strip.lines.ask::<1>(0, block),
                 _ => tile_dot_bf16!(0, 4, 5),

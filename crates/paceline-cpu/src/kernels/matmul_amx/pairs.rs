@@ -9,7 +9,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{self, Lines};
+use super::put::{self, Lines, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{SUMS, Sink, TILE};
 use crate::acts::{ActView, TILE_ROWS};
@@ -57,7 +57,7 @@ pub(super) unsafe fn all_panels<F: Format>(
             acts: acts.brains.wrapping_add(rows.start / TILE_ROWS * n_blocks * TILE),
             n_blocks,
             weights: scratch.weights.as_mut_ptr().cast(),
-            lines: Lines::of(sink, panel, rows.start),
+            lines: Lines::of(sink, panel, rows.clone()),
         };
         let [first, second] = &mut scratch.heads;
         // SAFETY: panels, blocks and rows stay within what the caller vouches for.
@@ -69,11 +69,11 @@ pub(super) unsafe fn all_panels<F: Format>(
             pair.multiply::<F>(&mut from, sums);
             match sink {
                 Sink::Rows(out) => {
-                    put::rows(sums[0], weights[0], panel, rows.clone(), out);
-                    put::rows(sums[1], weights[0], panel + 1, rows.clone(), out);
+                    put::rows(Sums::whole(sums[0]), weights[0], panel, rows.clone(), out);
+                    put::rows(Sums::whole(sums[1]), weights[0], panel + 1, rows.clone(), out);
                 }
                 Sink::Gate(to) => {
-                    put::gated(sums.map(<*mut f32>::cast_const), panel, rows.clone(), to);
+                    put::gated(sums.map(Sums::whole), panel, rows.clone(), to);
                 }
             }
         }

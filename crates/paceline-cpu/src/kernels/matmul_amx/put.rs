@@ -29,34 +29,46 @@ pub(crate) struct GateSink {
     pub(crate) gelu: bool,
 }
 
+/// Tiles of a panel's sums in memory: sixteen outputs, each with its rows side by side.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub(super) at: *mut f32,
+    /// Floats from one output to the next: a whole tile's rows, or just the one there is.
+    pub(super) step: usize,
+}
+
+impl Sums {
+    pub(super) fn whole(at: *mut f32) -> Sums {
+        Sums { at, step: WIDTH }
+    }
+
+    fn tile(self, tile: usize) -> Sums {
+        Sums { at: self.at.wrapping_add(tile * SUMS), ..self }
+    }
+}
+
 /// Writes a panel's outputs of `rows`.
 ///
 /// # Safety
 /// `sums` holds the rows' tiles; `out` has room for the rows; the machine has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn rows(
-    sums: *const f32,
-    w: CodedView,
-    panel: usize,
-    rows: Range<usize>,
-    out: Output,
-) {
+pub(super) unsafe fn rows(sums: Sums, w: CodedView, panel: usize, rows: Range<usize>, out: Output) {
     let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
     for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
         let count = TILE_ROWS.min(rows.end - first);
         // SAFETY: the caller vouches for the sums and the output's rows.
         unsafe {
-            let sums = sums.add(tile * SUMS);
+            let sums = sums.tile(tile);
             let at = first * out.stride + panel * WIDTH;
             if count == TILE_ROWS && n_outputs == WIDTH {
-                put_tile_of_rows(sums, out.data.add(at), out);
+                put_tile_of_rows(sums.at, out.data.add(at), out);
             } else if count < FEW {
                 for row in 0..count {
                     let sum = Avx512Lanes(column(sums, row));
                     finish(sum, out, at + row * out.stride, n_outputs);
                 }
             } else {
-                let columns = transposed(sums);
+                let columns = transposed(sums.at);
                 for (row, sum) in columns.into_iter().enumerate().take(count) {
                     finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
                 }
@@ -87,39 +99,39 @@ unsafe fn put_tile_of_rows(sums: *const f32, to: *mut f32, out: Output) {
     }
 }
 
-/// Writes sixteen activations of `rows`, half a tile of each sixteen rows: the gate of the first
+/// Writes sixteen activations of `rows`, half a tile of each block: the gate of the first
 /// sums, times the second.
 ///
 /// # Safety
 /// Both sums hold the rows' tiles; rows and `panel` lie within the sink's activations, which are in
 /// tiles; the machine has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn gated(
-    [gate, up]: [*const f32; 2],
-    panel: usize,
-    rows: Range<usize>,
-    to: GateSink,
-) {
-    let (block, half) = (panel / 2, panel % 2);
+pub(super) unsafe fn gated(sums: [Sums; 2], panel: usize, rows: Range<usize>, to: GateSink) {
     let is_last = (panel + 1) * WIDTH >= to.acts.n_cols;
     for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
         let count = TILE_ROWS.min(rows.end - first);
         // SAFETY: forwarded contract.
         unsafe {
-            let at = (first / TILE_ROWS * to.acts.n_blocks + block) * TILE + half * TILE / 2;
-            let brains = to.acts.brains.add(at);
+            let brains = half_tile(to.acts, panel, first);
+            let sums = sums.map(|sums| sums.tile(tile));
             if count < FEW {
-                let at = tile * SUMS;
-                gate_few([gate.add(at), up.add(at)], count, to.gelu, brains);
+                gate_few(sums, count, to, brains);
             } else {
-                gate_tile([gate.add(tile * SUMS), up.add(tile * SUMS)], to.gelu, brains);
+                gate_tile(sums.map(|sums| sums.at), to, brains);
             }
-            if is_last && half == 0 {
+            if is_last && panel.is_multiple_of(2) {
                 // Columns are filled up with zeros to whole blocks.
-                brains.add(TILE / 2).write_bytes(0, TILE / 2);
+                let n = WIDTH * to.acts.tile_rows;
+                brains.add(n).write_bytes(0, n);
             }
         }
     }
+}
+
+/// Where the activations of sixteen columns go, of the tile that has row `first`.
+fn half_tile(acts: ActViewMut, panel: usize, first: usize) -> *mut u16 {
+    let tile = first / TILE_ROWS * acts.n_blocks * 2 + panel;
+    acts.brains.wrapping_add(tile * WIDTH * acts.tile_rows)
 }
 
 /// Sixteen rows at once, two columns at a time.
@@ -127,17 +139,17 @@ pub(super) unsafe fn gated(
 /// # Safety
 /// As [`gated`], for one tile.
 #[inline(always)]
-unsafe fn gate_tile([gate, up]: [*const f32; 2], gelu: bool, brains: *mut u16) {
+unsafe fn gate_tile([gate, up]: [*mut f32; 2], to: GateSink, brains: *mut u16) {
     for pair in 0..WIDTH / 2 {
         // SAFETY: forwarded contract.
         unsafe {
             let (even, odd) = (2 * pair * WIDTH, (2 * pair + 1) * WIDTH);
             let (g, u) = (_mm512_load_ps(gate.add(even)), _mm512_load_ps(up.add(even)));
-            let even = activation(g, u, gelu);
+            let even = activation(g, u, to.gelu);
             let (g, u) = (_mm512_load_ps(gate.add(odd)), _mm512_load_ps(up.add(odd)));
-            let odd = activation(g, u, gelu);
+            let odd = activation(g, u, to.gelu);
             let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
-            _mm512_store_si512(brains.add(pair * ACT_BLOCK).cast(), both);
+            put_pair(both, brains, pair, to.acts.tile_rows);
         }
     }
 }
@@ -147,17 +159,17 @@ unsafe fn gate_tile([gate, up]: [*const f32; 2], gelu: bool, brains: *mut u16) {
 /// # Safety
 /// As [`gated`], for `count` rows of one tile.
 #[inline(always)]
-unsafe fn gate_few([gate, up]: [*const f32; 2], count: usize, gelu: bool, brains: *mut u16) {
+unsafe fn gate_few([gate, up]: [Sums; 2], count: usize, to: GateSink, brains: *mut u16) {
     for row in 0..count {
         // SAFETY: forwarded contract.
         unsafe {
-            let columns = activation(column(gate, row), column(up, row), gelu);
+            let columns = activation(column(gate, row), column(up, row), to.gelu);
             let columns = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(columns));
             let mut pairs = [0u32; WIDTH / 2];
             _mm256_storeu_si256(pairs.as_mut_ptr().cast(), columns);
-            let to = brains.cast::<u32>().add(row);
+            let brains = brains.cast::<u32>().add(row);
             for (i, pair) in pairs.into_iter().enumerate() {
-                *to.add(i * TILE_ROWS) = pair;
+                *brains.add(i * to.acts.tile_rows) = pair;
             }
         }
     }
@@ -212,9 +224,25 @@ unsafe fn put_tile(x: *const f32, acts: ActViewMut, tile: usize, n_rows: usize, 
             let pair = pairs_of(x.add(row * acts.n_cols), acts.n_cols, block * ACT_BLOCK);
             _mm512_store_ps(to.as_mut_ptr(), _mm512_castsi512_ps(pair));
         }
-        let to = acts.brains.add((tile * acts.n_blocks + block) * TILE);
+        let to = acts.brains.add((tile * acts.n_blocks + block) * ACT_BLOCK * acts.tile_rows);
         for (pair, rows) in transposed(pairs.0.as_ptr().cast()).into_iter().enumerate() {
-            _mm512_store_ps(to.add(pair * ACT_BLOCK).cast(), rows);
+            put_pair(_mm512_castps_si512(rows), to, pair, acts.tile_rows);
+        }
+    }
+}
+
+/// Writes the `nth` pair of columns of a tile, of as many rows as it has room for.
+///
+/// # Safety
+/// `to` is a tile of activations; the machine has AVX-512.
+#[inline(always)]
+unsafe fn put_pair(rows: __m512i, to: *mut u16, nth: usize, tile_rows: usize) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let to = to.add(nth * 2 * tile_rows).cast();
+        match tile_rows {
+            TILE_ROWS => _mm512_store_si512(to, rows),
+            _ => _mm512_mask_storeu_epi32(to.cast(), (1 << tile_rows) - 1, rows),
         }
     }
 }
@@ -249,18 +277,21 @@ static UPPER: Halves = Halves({
     halves
 });
 
-/// One column of sixteen rows of sixteen.
+/// One row of the batch: a column of the sums.
 ///
 /// # Safety
-/// `sums` holds them; the machine has AVX-512.
+/// `sums` holds it; the machine has AVX-512.
 #[inline(always)]
-unsafe fn column(sums: *const f32, column: usize) -> __m512 {
-    // SAFETY: the indices stay within the sixteen rows.
+unsafe fn column(sums: Sums, column: usize) -> __m512 {
+    // SAFETY: the indices stay within the sixteen outputs.
     unsafe {
+        if sums.step == 1 {
+            return _mm512_load_ps(sums.at);
+        }
         let rows = _mm512_setr_epi32(
             0, 16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240,
         );
-        _mm512_i32gather_ps::<4>(rows, sums.add(column))
+        _mm512_i32gather_ps::<4>(rows, sums.at.add(column))
     }
 }
 
@@ -316,19 +347,21 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn of(sink: Sink, panel: usize, row: usize) -> Lines {
+    pub(super) fn of(sink: Sink, panel: usize, rows: Range<usize>) -> Lines {
+        let row = rows.start;
         match sink {
             Sink::Rows(out) => {
                 let at = out.data.wrapping_add(row * out.stride + panel * WIDTH);
                 let step = out.stride * size_of::<f32>();
                 let tile_step = TILE_ROWS * step;
-                Lines { at: at.cast_const().cast(), step, tile_step, count: TILE_ROWS }
+                let count = TILE_ROWS.min(rows.len());
+                Lines { at: at.cast_const().cast(), step, tile_step, count }
             }
             Sink::Gate(to) => {
-                let tile = row / TILE_ROWS * to.acts.n_blocks + panel / 2;
-                let at = to.acts.brains.wrapping_add(tile * TILE + panel % 2 * TILE / 2);
+                let at = half_tile(to.acts, panel, row);
                 let tile_step = to.acts.n_blocks * TILE * size_of::<u16>();
-                Lines { at: at.cast_const().cast(), step: LINE, tile_step, count: TILE_ROWS / 2 }
+                let count = to.acts.tile_rows.div_ceil(2);
+                Lines { at: at.cast_const().cast(), step: LINE, tile_step, count }
             }
         }
     }

@@ -116,6 +116,21 @@ pub(super) trait Between: Copy {
     /// # Safety
     /// As that of what implements it.
     unsafe fn after<const QUARTER: usize>(self);
+
+    /// All of it at once.
+    ///
+    /// # Safety
+    /// As [`after`](Self::after).
+    #[inline(always)]
+    unsafe fn all(self) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            self.after::<0>();
+            self.after::<1>();
+            self.after::<2>();
+            self.after::<3>();
+        }
+    }
 }
 
 /// Nothing is done.

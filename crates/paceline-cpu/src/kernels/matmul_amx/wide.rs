@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::Lines;
+use super::put::{Lines, Sums};
 use super::unpack::{HEADS, Heads, Unpacker};
 use super::{SUMS, Sink, TILE, put};
 use crate::acts::{ActView, TILE_ROWS};
@@ -100,13 +100,13 @@ impl Job {
                 for row in (self.rows.0..self.rows.1).step_by(PAIR * TILE_ROWS) {
                     // Sums wait for all blocks only where not all are ready at once.
                     let tile = if n_blocks > READY { (row - self.rows.0) / TILE_ROWS } else { 0 };
+                    let rows = row..self.rows.1.min(row + PAIR * TILE_ROWS);
                     let pair = Pair {
                         acts: self.acts.brains.add(row / TILE_ROWS * n_blocks * TILE),
                         n_blocks,
                         sums: sums.add(tile * SUMS),
-                        lines: Lines::of(self.sink, self.panel, row),
+                        lines: Lines::of(self.sink, self.panel, rows.clone()),
                     };
-                    let rows = row..self.rows.1.min(row + PAIR * TILE_ROWS);
                     let weights = source.weights::<F>(blocks.start);
                     if rows.len() > TILE_ROWS {
                         pair.multiply::<W, 2>(weights, blocks.clone());
@@ -124,17 +124,20 @@ impl Job {
     /// # Safety
     /// `sums` holds the rows' tiles of `W` panels.
     #[inline(always)]
-    unsafe fn put<const W: usize>(self, sums: *const f32, rows: Range<usize>) {
+    unsafe fn put<const W: usize>(self, sums: *mut f32, rows: Range<usize>) {
         // SAFETY: forwarded contract.
         unsafe {
             match self.sink {
                 Sink::Rows(out) => {
                     for nth in 0..W {
-                        let sums = sums.add(nth * APART);
+                        let sums = Sums::whole(sums.add(nth * APART));
                         put::rows(sums, self.weights[0], self.panel + nth, rows.clone(), out);
                     }
                 }
-                Sink::Gate(to) => put::gated([sums, sums.add(APART)], self.panel, rows, to),
+                Sink::Gate(to) => {
+                    let sums = [sums, sums.add(APART)].map(Sums::whole);
+                    put::gated(sums, self.panel, rows, to);
+                }
             }
         }
     }

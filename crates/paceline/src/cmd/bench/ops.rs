@@ -89,7 +89,7 @@ fn matmul(cpu: &mut Cpu, matrices: Rc<[PackedMatrix]>, n_rows: usize) -> Case {
     let first = &matrices[0];
     let (outputs, inputs) = (first.n_rows(), first.n_cols());
     let mut acts = Acts::new(n_rows, inputs);
-    acts.shape(inputs, first.act_forms());
+    acts.shape(n_rows, inputs, first.act_forms());
     cpu.acts_from(&random(n_rows * inputs), &mut acts);
     let mut out = vec![0.0; n_rows * outputs];
     let n_macs = (n_rows * outputs * inputs) as f64;
@@ -99,7 +99,7 @@ fn matmul(cpu: &mut Cpu, matrices: Rc<[PackedMatrix]>, n_rows: usize) -> Case {
     let run = Box::new(move |cpu: &mut Cpu| {
         turn = (turn + 1) % matrices.len();
         let job = MatmulJob { weight: &matrices[turn], out: &mut out, add: false };
-        cpu.matmul(&acts, n_rows, [job]);
+        cpu.matmul(&acts, [job]);
     });
     Case { op, n_rows, work: Work { n_bytes, n_ops: 2.0 * n_macs }, set_bytes, run }
 }
@@ -214,7 +214,7 @@ fn norm(n_rows: usize, width: usize, forms: ActForms) -> Case {
     let (x, weight) = (random(n_rows * width), vec![1.0; width]);
     let mut acts = Acts::new(n_rows, width);
     let run = Box::new(move |cpu: &mut Cpu| {
-        acts.shape(width, forms);
+        acts.shape(n_rows, width, forms);
         cpu.norm_acts(&x, &weight, EPS, &mut acts);
     });
     row_case("norm", n_rows, width, 1.0, run)
@@ -228,7 +228,7 @@ fn gate(n_rows: usize, width: usize, forms: ActForms) -> Case {
     let run = Box::new(move |cpu: &mut Cpu| {
         // The gate works in place; its input is put back, so that it stays a sensible number.
         scratch.copy_from_slice(&gate);
-        acts.shape(width, forms);
+        acts.shape(n_rows, width, forms);
         cpu.gated_acts(Gate::Silu, &mut scratch, &up, &mut acts);
     });
     row_case("gate", n_rows, width, 2.0, run)
