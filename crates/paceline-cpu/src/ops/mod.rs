@@ -22,8 +22,10 @@ use crate::table::Kernels;
 /// Elements below which waking the other threads costs more than it gives.
 const ALONE_BELOW: usize = 4096;
 
-/// Ranges that each thread's share of the work is cut into.
-const RANGES_PER_THREAD: usize = 4;
+/// Where a thread's share of the work is cut into ranges, in sixteenths. The last ones are short, so
+/// that threads are done at about the same time; each range costs some time to begin.
+const CUTS: [usize; 5] = [0, 8, 12, 14, 16];
+const RANGES: usize = CUTS.len() - 1;
 
 /// The kernels of one instruction set and the threads that run them.
 #[derive(Debug)]
@@ -145,19 +147,17 @@ impl Cpu {
         if n * cost < ALONE_BELOW || n == 1 || n_threads == 1 {
             return f(0, 0..n, n);
         }
-        let n_ranges = n.min(n_threads * RANGES_PER_THREAD);
-        let cut = |range: usize| n * range / n_ranges;
+        let share = |of: usize| n * of / n_threads..n * (of + 1) / n_threads;
         let taken = &self.taken;
         taken.iter().for_each(Taken::reset);
         self.pool.run(&|thread| {
-            let share = |of: usize| n_ranges * of / n_threads..n_ranges * (of + 1) / n_threads;
             let own = share(thread);
             while let Some(range) = taken[thread].first_of(&own) {
-                f(thread, cut(range)..cut(range + 1), cut(own.end));
+                f(thread, range, own.end);
             }
             for other in (thread + 1..n_threads).chain(0..thread) {
                 while let Some(range) = taken[other].last_of(&share(other)) {
-                    f(thread, cut(range)..cut(range + 1), cut(range + 1));
+                    f(thread, range.clone(), range.end);
                 }
             }
         });
@@ -177,14 +177,24 @@ impl Taken {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    fn first_of(&self, share: &Range<usize>) -> Option<usize> {
-        let [front, back] = self.take(1);
-        (front + back < share.len()).then(|| share.start + front)
+    fn first_of(&self, share: &Range<usize>) -> Option<Range<usize>> {
+        loop {
+            let [front, back] = self.take(1);
+            let range = (front + back < RANGES).then(|| nth_range(share, front))?;
+            if !range.is_empty() {
+                return Some(range);
+            }
+        }
     }
 
-    fn last_of(&self, share: &Range<usize>) -> Option<usize> {
-        let [front, back] = self.take(Taken::FROM_BACK);
-        (front + back < share.len()).then(|| share.end - 1 - back)
+    fn last_of(&self, share: &Range<usize>) -> Option<Range<usize>> {
+        loop {
+            let [front, back] = self.take(Taken::FROM_BACK);
+            let range = (front + back < RANGES).then(|| nth_range(share, RANGES - 1 - back))?;
+            if !range.is_empty() {
+                return Some(range);
+            }
+        }
     }
 
     /// What was taken before.
@@ -192,6 +202,11 @@ impl Taken {
         let taken = self.0.fetch_add(one, Ordering::Relaxed);
         [taken % Taken::FROM_BACK, taken / Taken::FROM_BACK]
     }
+}
+
+fn nth_range(share: &Range<usize>, nth: usize) -> Range<usize> {
+    let cut = |nth: usize| share.start + share.len() * CUTS[nth] / CUTS[RANGES];
+    cut(nth)..cut(nth + 1)
 }
 
 /// A pointer that threads may share because they touch disjoint parts of what it points to.
