@@ -9,11 +9,55 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::aligned::LINE;
+
 /// Spins before a waiting thread starts to give up its time slice, and before it sleeps.
 const SPINS_BEFORE_YIELD: u32 = 4_000;
 const SPINS_BEFORE_SLEEP: u32 = 40_000;
 
-type Job = *const (dyn Fn(usize) + Sync);
+type Job = *const (dyn Fn(usize) -> Coming + Sync);
+
+/// Where what a thread will read in a later job begins. It is asked for while the thread waits:
+/// else each job would begin with waiting for memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Coming([Option<Address>; 2]);
+
+type Address = std::num::NonZeroUsize;
+
+impl Coming {
+    /// Lines of each page that are asked for: all of them, or a few to begin with.
+    const ALL: usize = 64;
+    const FEW: usize = 8;
+    const PAGE: usize = 4096;
+
+    /// One stream of bytes, or two that will be read side by side.
+    pub(crate) fn new(first: *const u8, second: Option<*const u8>) -> Coming {
+        let address = |at: *const u8| Address::new(at.addr());
+        Coming([address(first), second.and_then(address)])
+    }
+
+    /// Asks for `n_lines` of each of the first four pages, until there is something better to do.
+    fn ask(self, n_lines: usize, is_over: impl Fn() -> bool) {
+        let Coming([Some(first), second]) = self else { return };
+        let third = second.map_or(first.get() + 2 * Self::PAGE, Address::get);
+        let pages = [first.get(), first.get() + Self::PAGE, third, third + Self::PAGE];
+        for line in (0..n_lines).take_while(|_| !is_over()) {
+            pages.into_iter().for_each(|page| ask_for(page + line * LINE));
+        }
+    }
+}
+
+/// Fetches a cache line into the second-level cache; any address will do.
+fn ask_for(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a prefetch of any address does no harm.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::without_provenance(address)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
 
 /// The threads. Dropping the pool ends them.
 #[derive(Debug)]
@@ -90,8 +134,20 @@ impl Pool {
     /// # Panics
     /// If the job panics on any thread. Takes `&mut self`: jobs do not nest.
     pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        self.run_and_ask(&|thread| {
+            job(thread);
+            Coming::default()
+        });
+    }
+
+    /// The same; what the job returns is asked for meanwhile, and by workers until the next job.
+    ///
+    /// # Panics
+    /// If the job panics on any thread. Takes `&mut self`: jobs do not nest.
+    pub(crate) fn run_and_ask(&mut self, job: &(dyn Fn(usize) -> Coming + Sync)) {
         if self.workers.is_empty() {
-            return job(0);
+            job(0);
+            return;
         }
         let shared = &*self.shared;
         let erased = std::ptr::from_ref(job);
@@ -99,12 +155,17 @@ impl Pool {
         // only erases the lifetime: this function does not return or unwind before every worker
         // is done with the job.
         unsafe {
-            *shared.start.0.job.get() =
-                Some(std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(erased));
+            *shared.start.0.job.get() = Some(std::mem::transmute::<
+                *const (dyn Fn(usize) -> Coming + Sync + '_),
+                Job,
+            >(erased));
         }
         shared.running.0.store(self.workers.len(), Ordering::Relaxed);
         shared.announce();
         let mine = catch_unwind(AssertUnwindSafe(|| job(0)));
+        if let Ok(coming) = mine {
+            coming.ask(Coming::FEW, || false);
+        }
         wait_until(|| shared.running.0.load(Ordering::Acquire) == 0);
         if let Err(panic) = mine {
             std::panic::resume_unwind(panic);
@@ -162,15 +223,17 @@ fn work(shared: &Shared, thread: usize) {
             return;
         }
         // SAFETY: the job was stored before the epoch we saw and stays until `running` is 0.
-        let ok = catch_unwind(AssertUnwindSafe(|| unsafe {
-            if let Some(job) = *shared.start.0.job.get() {
-                (*job)(thread);
-            }
+        let done = catch_unwind(AssertUnwindSafe(|| unsafe {
+            (*shared.start.0.job.get()).map(|job| (*job)(thread))
         }));
-        if ok.is_err() {
+        if done.is_err() {
             shared.panicked.store(true, Ordering::Relaxed);
         }
         shared.running.0.fetch_sub(1, Ordering::Release);
+        if let Ok(Some(coming)) = done {
+            let has_begun = || shared.start.0.epoch.load(Ordering::Relaxed) != seen;
+            coming.ask(Coming::ALL, has_begun);
+        }
     }
 }
 

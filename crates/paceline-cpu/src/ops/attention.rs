@@ -226,12 +226,15 @@ impl Cpu {
         let (kernel, tasks) = (self.kernels.attend.of(kv.dtype), &self.tasks);
         let scratch = Shared(self.attention.as_mut_ptr());
         let (next, n_threads) = (AtomicUsize::new(0), self.n_threads());
-        self.pool.run(&|thread| {
+        let expected = std::mem::take(&mut self.expected);
+        self.pool.run_and_ask(&|thread| {
             // SAFETY: one scratch per thread.
             let scratch = unsafe { &mut *scratch.at(thread) };
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some(task) = tasks.get(index) else { return };
+                let Some(task) = tasks.get(index) else {
+                    return expected.share_of(thread, n_threads);
+                };
                 let coming = tasks.get(index + n_threads);
                 // SAFETY: `plan` checked rows and tables against the slices above; each task
                 // writes its own rows and heads.

@@ -4,6 +4,7 @@
 //! thread, by the same chain of operations.
 
 mod attention;
+mod expected;
 mod matmul;
 mod rows;
 
@@ -13,6 +14,8 @@ pub use rows::Gate;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use expected::Expected;
 
 use crate::isa::Isa;
 use crate::kernels::attention::{AttentionScratch, AttentionTask};
@@ -36,6 +39,7 @@ pub struct Cpu {
     attention: Vec<AttentionScratch>,
     tasks: Vec<AttentionTask>,
     taken: Vec<Taken>,
+    expected: Expected,
 }
 
 impl Cpu {
@@ -47,7 +51,15 @@ impl Cpu {
         let attention =
             (0..pool.n_threads()).map(|_| AttentionScratch::new(max_head_dim)).collect();
         let taken = (0..pool.n_threads()).map(|_| Taken::default()).collect();
-        Ok(Cpu { isa, kernels: Kernels::of(isa), pool, attention, tasks: Vec::new(), taken })
+        Ok(Cpu {
+            isa,
+            kernels: Kernels::of(isa),
+            pool,
+            attention,
+            tasks: Vec::new(),
+            taken,
+            expected: Expected::default(),
+        })
     }
 
     pub fn isa(&self) -> Isa {
@@ -147,10 +159,11 @@ impl Cpu {
         if n * cost < ALONE_BELOW || n == 1 || n_threads == 1 {
             return f(0, 0..n, n);
         }
-        let share = |of: usize| n * of / n_threads..n * (of + 1) / n_threads;
-        let taken = &self.taken;
+        let share =
+            |of: usize| first_of_share(n, of, n_threads)..first_of_share(n, of + 1, n_threads);
+        let (taken, expected) = (&self.taken, std::mem::take(&mut self.expected));
         taken.iter().for_each(Taken::reset);
-        self.pool.run(&|thread| {
+        self.pool.run_and_ask(&|thread| {
             let own = share(thread);
             while let Some(range) = taken[thread].first_of(&own) {
                 f(thread, range, own.end);
@@ -160,6 +173,7 @@ impl Cpu {
                     f(thread, range.clone(), range.end);
                 }
             }
+            expected.share_of(thread, n_threads)
         });
     }
 }
@@ -202,6 +216,11 @@ impl Taken {
         let taken = self.0.fetch_add(one, Ordering::Relaxed);
         [taken % Taken::FROM_BACK, taken / Taken::FROM_BACK]
     }
+}
+
+/// Where a thread's share of `n` begins.
+fn first_of_share(n: usize, thread: usize, n_threads: usize) -> usize {
+    n * thread / n_threads
 }
 
 fn nth_range(share: &Range<usize>, nth: usize) -> Range<usize> {

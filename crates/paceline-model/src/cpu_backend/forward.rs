@@ -127,6 +127,7 @@ impl CpuBackend {
             window,
             late: LateRows { keys: k, values: v, slots: &batch.slots, is_late: &buffers.is_late },
         };
+        cpu.expect_matmul([&weights.o]);
         cpu.attention(attention, kv);
         buffers.acts.shape(n_rows, q_width, forms_of([&weights.o]));
         cpu.acts_from(attended, &mut buffers.acts);
@@ -150,6 +151,7 @@ impl CpuBackend {
             products: [&mut buffers.gate, &mut buffers.up],
             out: &mut buffers.gated,
         };
+        cpu.expect_matmul([&weights.down]);
         cpu.gated_matmul(&buffers.acts, job);
         self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
     }
@@ -161,9 +163,14 @@ impl CpuBackend {
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
         let (acts, weight, bias, norm) = match sublayer {
             Sublayer::Attention => {
+                cpu.expect_gated_matmul([&weights.gate, &weights.up]);
                 (&buffers.acts, &weights.o, &weights.o_bias[..], &weights.post_attn_norm)
             }
             Sublayer::FeedForward => {
+                match self.weights.layers.get(layer + 1) {
+                    Some(next) => cpu.expect_matmul(next.qkv.each_ref()),
+                    None => cpu.expect_matmul([&self.weights.head]),
+                }
                 (&buffers.gated, &weights.down, &[][..], &weights.post_ffn_norm)
             }
         };
