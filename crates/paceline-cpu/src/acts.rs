@@ -2,9 +2,9 @@
 //!
 //! Weights other than f32 read activations rounded to bf16, the columns filled up with zeros to
 //! a multiple of 32. Lanes read rows of floats; tiles read, for every sixteen rows and every two
-//! columns, the sixteen rows' pairs of bf16 values. Where there are only a few rows, tiles have room
-//! for no more: one thread writes what all read, and each line that it touches goes from core to
-//! core.
+//! columns, the sixteen rows' pairs of bf16 values. Where there are only a few rows, tiles have
+//! room for no more: one thread writes what all read, and each line that it touches goes from core
+//! to core.
 
 use crate::aligned::Aligned;
 

@@ -108,8 +108,8 @@ impl TileShapes {
         shapes
     }
 
-    /// Tiles 0 and 5, which hold sums and what is multiplied from the right, with so many columns of
-    /// floats (or pairs of bf16 values) only.
+    /// Tiles 0 and 5, which hold sums and what is multiplied from the right, with so many columns
+    /// of floats (or pairs of bf16 values) only.
     pub(crate) const fn of_columns(columns: usize) -> TileShapes {
         TileShapes::full().with(0, 16, 4 * columns).with(5, 16, 4 * columns)
     }

@@ -25,8 +25,8 @@ use crate::table::Kernels;
 /// Elements below which waking the other threads costs more than it gives.
 const ALONE_BELOW: usize = 4096;
 
-/// Where a thread's share of the work is cut into ranges, in sixteenths. The last ones are short, so
-/// that threads are done at about the same time; each range costs some time to begin.
+/// Where a thread's share of the work is cut into ranges, in sixteenths. The last ones are short,
+/// so that threads are done at about the same time; each range costs some time to begin.
 const CUTS: [usize; 5] = [0, 8, 12, 14, 16];
 const RANGES: usize = CUTS.len() - 1;
 
