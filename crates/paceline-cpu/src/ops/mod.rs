@@ -192,19 +192,26 @@ impl Taken {
     }
 
     fn first_of(&self, share: &Range<usize>) -> Option<Range<usize>> {
-        loop {
-            let [front, back] = self.take(1);
-            let range = (front + back < RANGES).then(|| nth_range(share, front))?;
-            if !range.is_empty() {
-                return Some(range);
-            }
-        }
+        self.next_of(share, 1, |[front, _]| front)
     }
 
     fn last_of(&self, share: &Range<usize>) -> Option<Range<usize>> {
+        self.next_of(share, Taken::FROM_BACK, |[_, back]| RANGES - 1 - back)
+    }
+
+    /// Ranges of a small share may be empty; those are passed over.
+    fn next_of(
+        &self,
+        share: &Range<usize>,
+        one: usize,
+        nth: impl Fn([usize; 2]) -> usize,
+    ) -> Option<Range<usize>> {
         loop {
-            let [front, back] = self.take(Taken::FROM_BACK);
-            let range = (front + back < RANGES).then(|| nth_range(share, RANGES - 1 - back))?;
+            let taken = self.take(one);
+            if taken[0] + taken[1] >= RANGES {
+                return None;
+            }
+            let range = nth_range(share, nth(taken));
             if !range.is_empty() {
                 return Some(range);
             }
