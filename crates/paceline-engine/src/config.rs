@@ -39,6 +39,20 @@ pub struct EngineConfig {
     /// How much of `max_tokens` admission expects a sequence to use.
     pub output_ratio: OutputRatio,
     pub batching: Batching,
+    /// Guesses at next tokens that are computed along and kept where they turn out right.
+    pub drafts: Drafts,
+}
+
+/// How many guesses at a sequence's next tokens may be computed beside them, and what that costs.
+/// They change how soon tokens come, and never which.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drafts {
+    /// Most that a sequence may have in a step; 0 is none.
+    pub most: u32,
+    /// What a step takes before its first row, in rows: where it is much, few more rows are cheap.
+    pub base_rows: u32,
+    /// Rows that are computed together, whether there are so many or fewer; 0 is as good as 1.
+    pub tile_rows: u32,
 }
 
 /// What prompts may have of a step that tenants share.
@@ -95,6 +109,7 @@ impl Default for EngineConfig {
             watermark_permille: 10,
             output_ratio: OutputRatio::default(),
             batching: Batching::Continuous,
+            drafts: Drafts::default(),
         }
     }
 }

@@ -33,7 +33,8 @@ pub enum StepOutcome {
 
 impl<B: Backend> Engine<B> {
     pub fn new(backend: B, config: EngineConfig) -> Result<Self, ConfigError> {
-        let results = Vec::with_capacity(config.max_num_seqs as usize);
+        let n_results = config.max_num_seqs as usize * (1 + config.drafts.most as usize);
+        let results = Vec::with_capacity(n_results);
         let scheduler = Scheduler::new(backend.limits(), config)?;
         Ok(Self { backend, scheduler, results, trace: None })
     }

@@ -175,7 +175,7 @@ impl FakeBackend {
             result.hidden = self.model.hidden(state);
             return self.pending.push(result);
         }
-        self.model.logits(state, &mut self.logits);
+        self.model.logits(state, batch.tokens[sample.row as usize], &mut self.logits);
         let history = batch.history_of(sample);
         self.sampler.sample(&mut self.logits, sample, history, &RowOps::scalar(), &mut result);
         self.pending.push(result);

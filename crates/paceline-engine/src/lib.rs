@@ -20,12 +20,13 @@ pub mod scheduler;
 pub mod sequence;
 mod siphash;
 mod slab;
+mod speculate;
 pub mod stats;
 
 pub use backend::{Backend, BackendError, BackendLimits, SampleFailure, Sampled};
 pub use batch::{Batch, BatchSeq, BlockCopy, SampleRow, SampleTask};
 pub use blocks::BlockUse;
-pub use config::{Batching, ConfigError, EngineConfig, OutputRatio, SharedRows};
+pub use config::{Batching, ConfigError, Drafts, EngineConfig, OutputRatio, SharedRows};
 pub use constraint::{Constraint, Progress};
 pub use engine::{Engine, StepOutcome};
 pub use ids::{BlockId, RequestId, Token};

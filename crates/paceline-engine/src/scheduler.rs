@@ -15,6 +15,7 @@
 mod admission;
 mod apply;
 mod check;
+mod drafts;
 mod error;
 mod look;
 mod prompts;
@@ -40,6 +41,7 @@ use crate::sequence::{
 use crate::slab::Slab;
 use crate::stats::Stats;
 
+use drafts::Draft;
 pub use error::{Resource, SubmitError, check_request};
 pub use look::{RunningSequence, StepMix, StepRows};
 pub(crate) use queue::LaneSlot;
@@ -96,6 +98,10 @@ pub struct Scheduler {
     sat_out: bool,
     /// Scratch: running sequences with more than one token to compute that have no rows yet.
     prompts: Vec<SeqSlot>,
+    /// Scratch: what the stream at hand may say next.
+    draft: Draft,
+    /// Scratch: how likely each guess that the step could have is to be right.
+    likely: Vec<f32>,
     /// Scratch: cached blocks found for the sequence being admitted.
     hits: Vec<BlockId>,
     stats: Stats,
@@ -106,13 +112,14 @@ impl Scheduler {
         config.validate(&limits)?;
         let budget = config.max_num_batched_tokens.min(limits.max_rows) as usize;
         let n_seqs = config.max_num_seqs as usize;
+        let n_drafts = config.drafts.most as usize;
         let mut batch = Batch::default();
         batch.tokens.reserve(budget);
         batch.positions.reserve(budget);
         batch.slots.reserve(budget);
         batch.seqs.reserve(n_seqs);
         batch.copies.reserve(n_seqs);
-        batch.samples.reserve(n_seqs);
+        batch.samples.reserve((n_seqs * (1 + n_drafts)).min(budget.max(n_seqs)));
         let stats =
             Stats { max_rows: budget as u32, n_blocks: limits.n_blocks, ..Stats::default() };
         Ok(Self {
@@ -131,12 +138,14 @@ impl Scheduler {
             batch,
             plan: Vec::with_capacity(n_seqs),
             mix: StepMix::default(),
-            events: Vec::with_capacity(3 * n_seqs),
+            events: Vec::with_capacity((3 + n_drafts) * n_seqs),
             preemptions: VecDeque::with_capacity(MAX_PREEMPTION_RECORDS),
             shared_until_ns: 0,
             is_shared: false,
             sat_out: false,
             prompts: Vec::with_capacity(n_seqs),
+            draft: Draft { guess: None, tokens: Vec::with_capacity(n_drafts) },
+            likely: Vec::with_capacity(n_seqs * n_drafts),
             hits: Vec::with_capacity(limits.n_blocks as usize),
             stats,
             limits,

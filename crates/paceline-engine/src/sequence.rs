@@ -11,6 +11,7 @@ use crate::ids::{BlockId, RequestId, Token};
 use crate::request::{Priority, SamplingParams};
 use crate::scheduler::LaneSlot;
 use crate::slab::Slot;
+use crate::speculate::{Luck, Match};
 
 pub(crate) type SeqSlot = Slot<Sequence>;
 pub(crate) type RequestSlot = Slot<RequestState>;
@@ -68,6 +69,10 @@ pub(crate) struct Sequence {
     pub(crate) was_admitted: bool,
     /// What its next tokens must keep to; has taken every token generated so far.
     pub(crate) guide: Option<Guide>,
+    /// How often guesses at its tokens are right.
+    pub(crate) luck: Luck,
+    /// Where the end of its tokens stood before, if it may have guesses in this step.
+    pub(crate) found: Option<Match>,
 }
 
 impl Sequence {
@@ -90,6 +95,8 @@ impl Sequence {
             n_preemptions: 0,
             was_admitted: false,
             guide: None,
+            luck: Luck::default(),
+            found: None,
         }
     }
 

@@ -95,6 +95,9 @@ pub struct Stats {
     pub n_generated_tokens: u64,
     /// Generated tokens computed a second time after a preemption.
     pub n_recomputed_tokens: u64,
+    /// Rows that were computed for guesses at next tokens, and how many of those were right.
+    pub n_drafted_tokens: u64,
+    pub n_accepted_tokens: u64,
     pub n_preemptions: u64,
     /// Tokens looked up in the prefix cache, and found there.
     pub n_prefix_query_tokens: u64,

@@ -28,7 +28,8 @@ mod timed;
 
 pub use error::Error;
 pub use generation::{Completion, Finish, Generation, Logprob, Usage};
-pub use llm::{KvPlan, Llm, LlmOptions, LlmParts, ModelFacts, read_tokenizer};
+pub use llm::read_tokenizer;
+pub use llm::{KvPlan, Llm, LlmOptions, LlmParts, ModelFacts, NUM_SPECULATIVE_TOKENS};
 pub use prompt::{GenerateParams, Input, Prompt};
 pub use session::{Piece, Session, Stream};
 

@@ -9,7 +9,7 @@ use paceline_cpu::quant::TensorType;
 use paceline_cpu::{Isa, KV_BLOCK, KvDtype};
 use paceline_engine::{Backend, Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
-use paceline_model::cpu_backend::{CpuBackend, CpuOptions, kv_block_bytes};
+use paceline_model::cpu_backend::{CpuBackend, CpuOptions, drafts, kv_block_bytes};
 use paceline_model::pull::{self, CacheDirs, Progress, PullOptions, Source};
 use paceline_model::sizing;
 use paceline_model::spec::ModelSpec;
@@ -22,6 +22,9 @@ use crate::generation::Generation;
 use crate::prompt::{GenerateParams, Input, Prompt};
 use crate::session::{Session, Stream};
 use crate::timed::Timed;
+
+/// Guesses a sequence may have in a step, if nothing else is asked for.
+pub const NUM_SPECULATIVE_TOKENS: u32 = 5;
 
 /// How a model is loaded and run. `None` means: sized from the machine and the model.
 #[derive(Clone, Debug)]
@@ -43,6 +46,9 @@ pub struct LlmOptions {
     pub max_model_len: Option<u32>,
     pub prefix_cache: bool,
     pub batching: Batching,
+    /// Most guesses at a sequence's next tokens that a step computes along; 0 is none. They change
+    /// how soon tokens come, and never which.
+    pub num_speculative_tokens: u32,
     /// Requests that may wait.
     pub max_waiting_requests: u32,
     /// Where models are kept and fetched from; the usual caches if `None`.
@@ -63,6 +69,7 @@ impl Default for LlmOptions {
             max_model_len: None,
             prefix_cache: true,
             batching: Batching::Continuous,
+            num_speculative_tokens: NUM_SPECULATIVE_TOKENS,
             max_waiting_requests: engine.max_waiting_requests,
             pull: None,
         }
@@ -171,7 +178,7 @@ impl Llm {
             kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec(), cpu.kv_dtype),
             max_model_len: cpu.max_model_len,
         };
-        let engine = Engine::new(Timed::new(backend), engine_config(&options))?;
+        let engine = Engine::new(Timed::new(backend), engine_config(&options, isa))?;
         let started = Instant::now();
         Ok(Llm { engine, tokenizer, template, weights, facts, started })
     }
@@ -296,13 +303,14 @@ fn cpu_options(
     Ok(CpuOptions { n_threads, n_blocks, kv_dtype, max_rows, max_model_len })
 }
 
-fn engine_config(options: &LlmOptions) -> EngineConfig {
+fn engine_config(options: &LlmOptions, isa: Isa) -> EngineConfig {
     EngineConfig {
         max_num_seqs: options.max_num_seqs,
         max_num_batched_tokens: options.max_num_batched_tokens,
         long_prefill_token_threshold: options.long_prefill_token_threshold,
         prefix_cache: options.prefix_cache,
         batching: options.batching,
+        drafts: drafts(isa, options.num_speculative_tokens),
         max_waiting_requests: options.max_waiting_requests,
         hash_key: random_key(),
         ..EngineConfig::default()

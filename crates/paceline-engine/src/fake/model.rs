@@ -9,12 +9,14 @@ use crate::ids::Token;
 use crate::request::{FinishReason, Pooling, Request, SamplingParams, TokenLogprob};
 use crate::sampler::{RowOps, Sampler, derive_seed};
 
-/// A model whose logits are a hash of the history.
+/// A model whose logits are a hash of the history, unless it has habits.
 #[derive(Clone, Copy, Debug)]
 pub struct FakeModel {
     n_vocab: u32,
     /// About one history in this many gives a row with a NaN in it; 0 is never.
     pub nan_one_in: u64,
+    /// Mostly, though not always, the same token follows a token, as in a text that repeats itself.
+    pub has_habits: bool,
 }
 
 /// What one sequence of a request must yield.
@@ -31,7 +33,7 @@ impl FakeModel {
     pub const START: u64 = 0x51_7c_c1_b7_27_22_0a_95;
 
     pub fn new(n_vocab: u32) -> Self {
-        Self { n_vocab, nan_one_in: 0 }
+        Self { n_vocab, nan_one_in: 0, has_habits: false }
     }
 
     /// The state after one more token.
@@ -40,14 +42,17 @@ impl FakeModel {
         x ^ x >> 29
     }
 
-    /// Fills `logits` from a state, with values from -4 to 4 and some ties.
-    pub fn logits(&self, state: u64, logits: &mut Vec<f32>) {
+    /// Fills `logits` from the state after the token `last`, with values from -4 to 4 and some ties.
+    pub fn logits(&self, state: u64, last: Token, logits: &mut Vec<f32>) {
         logits.clear();
         let mut x = state;
         logits.extend((0..self.n_vocab).map(|_| {
             x = x.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(0x1405_7b7e_f767_814f);
             ((x >> 56) as f32 - 128.0) / 32.0
         }));
+        if self.has_habits && !(state >> 23).is_multiple_of(8) {
+            logits[(5 * last as usize + 1) % self.n_vocab as usize] += 16.0;
+        }
         if self.is_broken(state) {
             logits[0] = f32::NAN;
         }
@@ -179,7 +184,8 @@ impl Run<'_> {
 
     fn sample(&mut self, task: SampleTask) -> Sampled {
         let state = self.history.iter().fold(FakeModel::START, |s, &t| FakeModel::advance(s, t));
-        self.model.logits(state, &mut self.logits);
+        let last = self.history.last().copied().unwrap_or(0);
+        self.model.logits(state, last, &mut self.logits);
         let row = SampleRow {
             row: 0,
             task,

@@ -7,6 +7,7 @@ use crate::blocks::{BlockPool, Content, Registered};
 use crate::constraint::Progress;
 use crate::request::{Event, EventKind, FinishReason, TokenLogprob};
 use crate::sequence::{RequestSlot, SeqSlot, Sequence, set_bits};
+use crate::speculate::Guess;
 
 /// Adds the chain hashes of a sequence's first `n_blocks` blocks of known tokens.
 pub(super) fn extend_hashes(pool: &BlockPool, seq: &mut Sequence, tenant: u64, n_blocks: usize) {
@@ -81,8 +82,36 @@ impl Scheduler {
         if self.seqs[slot].is_fork_pending {
             self.fork(slot);
         }
+        if planned.guess.is_some() {
+            return self.append_drafted(planned, request, choices);
+        }
         for (index, result) in set_bits(planned.choosing).zip(choices) {
             self.append(request, index, result);
+        }
+    }
+
+    /// The token of the sequence's own row, and on as long as it is the one that was guessed: its
+    /// row is computed then, and the choice made there holds.
+    fn append_drafted(&mut self, plan: &Planned, request: RequestSlot, choices: &mut [Sampled]) {
+        let slot = plan.slot;
+        let index = self.seqs[slot].index;
+        let mut guess = plan.guess;
+        self.stats.n_drafted_tokens += plan.n_drafts as u64;
+        for (i, choice) in choices.iter_mut().enumerate() {
+            let token = choice.token;
+            if !self.append(request, index, choice) {
+                return;
+            }
+            let Some(Guess { token: guessed, length }) = guess else { return };
+            self.seqs[slot].luck.learn(length, token == guessed);
+            if token != guessed || i == plan.n_drafts {
+                return;
+            }
+            self.stats.n_accepted_tokens += 1;
+            self.advance(slot, 1);
+            self.register_blocks(slot);
+            let next = (i + 1 < plan.n_drafts).then(|| self.batch.tokens[plan.first_draft + i + 1]);
+            guess = next.map(|token| Guess { token, length: length + 1 });
         }
     }
 
@@ -188,14 +217,17 @@ impl Scheduler {
         }
     }
 
-    fn append(&mut self, request: RequestSlot, index: u32, result: &mut Sampled) {
+    /// Adds a token. False if the sequence has ended.
+    fn append(&mut self, request: RequestSlot, index: u32, result: &mut Sampled) -> bool {
         if let Some(failure) = result.failure {
-            return self.finish_index(request, index, FinishReason::Failed(failure));
+            self.finish_index(request, index, FinishReason::Failed(failure));
+            return false;
         }
         if result.token >= self.limits.n_vocab {
             self.stats.n_faults += 1;
             let message = format!("the backend chose token {}, which does not exist", result.token);
-            return self.finish_index(request, index, FinishReason::Backend(message));
+            self.finish_index(request, index, FinishReason::Backend(message));
+            return false;
         }
         let token = result.token;
         let state = &self.requests[request];
@@ -208,11 +240,13 @@ impl Scheduler {
         seq.tokens.push(token);
         let progress = seq.guide.as_mut().map(|guide| guide.accept(token));
         let is_end = !params.ignore_eos && params.stop_tokens.contains(&token);
-        if is_end || progress == Some(Progress::Complete) {
-            self.finish_index(request, index, FinishReason::Stop);
-        } else if seq.tokens.len() >= seq.max_len {
-            self.finish_index(request, index, FinishReason::Length);
+        let is_complete = is_end || progress == Some(Progress::Complete);
+        let is_full = seq.tokens.len() >= seq.max_len;
+        if is_complete || is_full {
+            let reason = if is_complete { FinishReason::Stop } else { FinishReason::Length };
+            self.finish_index(request, index, reason);
         }
+        !is_complete && !is_full
     }
 }
 

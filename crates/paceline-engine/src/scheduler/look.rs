@@ -29,7 +29,7 @@ pub struct StepRows {
     pub request: RequestId,
     pub index: u32,
     pub n_rows: u32,
-    /// The newest token alone, and not a prompt (or what a preemption lost of one).
+    /// The newest token (with guesses at the next), and not a prompt or what a preemption lost.
     pub is_decode: bool,
 }
 
@@ -98,7 +98,7 @@ impl Scheduler {
         StepRows {
             request: self.requests[seq.request].id,
             index: seq.index,
-            n_rows: planned.n_rows as u32,
+            n_rows: (planned.n_rows + planned.n_drafts) as u32,
             is_decode: planned.n_rows == 1 && seq.n_computed >= seq.n_prompt,
         }
     }

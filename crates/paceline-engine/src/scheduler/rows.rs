@@ -3,11 +3,14 @@
 use std::ops::Range;
 
 use super::Scheduler;
+use super::drafts::Draft;
 use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
 use crate::constraint::Guide;
+use crate::ids::Token;
 use crate::request::Pooling;
 use crate::sampler::derive_seed;
 use crate::sequence::{RequestState, SeqSlot, Sequence, set_bits};
+use crate::speculate::Guess;
 
 /// What `apply` must know of one sequence's rows.
 #[derive(Clone, Debug)]
@@ -20,17 +23,23 @@ pub(super) struct Planned {
     pub(super) n_scores: usize,
     /// The indices that choose a token.
     pub(super) choosing: u128,
+    /// The batch's row of its first draft, and how many there are: `n_rows` are its own.
+    pub(super) first_draft: usize,
+    pub(super) n_drafts: usize,
+    /// What it was expected to say next.
+    pub(super) guess: Option<Guess>,
 }
 
 impl Scheduler {
-    /// Adds the next `n_rows` of a sequence to the batch. Its table must cover them.
-    pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize) {
+    /// Adds the next `n_rows` of a sequence to the batch, and drafts after the last of them. Its
+    /// table must cover all.
+    pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize, draft: &Draft) {
         let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         let batch = &mut self.batch;
         let first_row = batch.n_rows() as u32;
         let first_sample = batch.samples.len();
-        push_tokens(batch, seq, n_rows, self.pool.block_size() as usize);
+        push_tokens(batch, seq, n_rows, &draft.tokens, self.pool.block_size() as usize);
         let n_scores = push_reports(batch, seq, request, first_row, n_rows);
         let is_last = n_rows == seq.gap() && request.params.pooling.is_none();
         let choosing = match (is_last, seq.is_fork_pending) {
@@ -39,20 +48,39 @@ impl Scheduler {
             (true, false) => 1 << seq.index,
         };
         if is_last {
-            push_choices(batch, seq, request, choosing);
+            push_choices(batch, seq, request, choosing, &draft.tokens);
         }
         let is_stream = seq.gap() == 1 && seq.n_generated() > 0;
-        self.mix.add(request.priority, is_stream, seq.n_computed..seq.n_computed + n_rows);
+        let (first_draft, n_drafts) = (first_row as usize + n_rows, draft.tokens.len());
+        let n_all_rows = n_rows + n_drafts;
+        self.mix.add(request.priority, is_stream, seq.n_computed..seq.n_computed + n_all_rows);
         let samples = first_sample..batch.samples.len();
-        self.waiting.charge(request.lane, n_rows);
-        self.plan.push(Planned { slot, n_rows, samples, n_scores, choosing });
+        self.waiting.charge(request.lane, n_all_rows);
+        let guess = draft.guess;
+        self.plan.push(Planned {
+            slot,
+            n_rows,
+            samples,
+            n_scores,
+            choosing,
+            first_draft,
+            n_drafts,
+            guess,
+        });
     }
 }
 
-fn push_tokens(batch: &mut Batch, seq: &Sequence, n_rows: usize, block_size: usize) {
+fn push_tokens(
+    batch: &mut Batch,
+    seq: &Sequence,
+    n_rows: usize,
+    drafts: &[Token],
+    block_size: usize,
+) {
     let first_row = batch.n_rows() as u32;
-    let range = seq.n_computed..seq.n_computed + n_rows;
-    batch.tokens.extend_from_slice(&seq.tokens[range.clone()]);
+    batch.tokens.extend_from_slice(&seq.tokens[seq.n_computed..seq.n_computed + n_rows]);
+    batch.tokens.extend_from_slice(drafts);
+    let range = seq.n_computed..seq.n_computed + n_rows + drafts.len();
     for position in range.clone() {
         let block = seq.blocks[position / block_size].0 as usize;
         batch.positions.push(position as u32);
@@ -111,28 +139,38 @@ fn push_reports(
     positions.len()
 }
 
-/// One choice per index, all off the sequence's last row.
-fn push_choices(batch: &mut Batch, seq: &mut Sequence, request: &RequestState, choosing: u128) {
-    let row = batch.n_rows() as u32 - 1;
+/// One choice per index, all off the sequence's last own row, and one off each draft's. Where
+/// several indices choose, there are no drafts.
+fn push_choices(
+    batch: &mut Batch,
+    seq: &mut Sequence,
+    request: &RequestState,
+    choosing: u128,
+    drafts: &[Token],
+) {
+    let n_drafts = drafts.len() as u32;
+    let row = batch.n_rows() as u32 - 1 - n_drafts;
     let start = batch.history.len() as u32;
     let mut n_prompt = 0;
     if request.params.has_penalties() {
         batch.history.extend_from_slice(&seq.tokens);
         n_prompt = seq.n_prompt as u32;
     }
-    let history = start..batch.history.len() as u32;
+    let end = batch.history.len() as u32;
+    let n_known = if end > start { n_drafts } else { 0 };
+    batch.history.extend_from_slice(&drafts[..n_known as usize]);
     // Until they part, all indices are in the same place of their rules.
     let mask = seq.guide.as_mut().map(Guide::mask);
-    for index in set_bits(choosing) {
+    for (index, i) in set_bits(choosing).flat_map(|index| (0..=n_drafts).map(move |i| (index, i))) {
         batch.samples.push(SampleRow {
-            row,
+            row: row + i,
             task: SampleTask::Next,
             params: request.params.clone(),
             seed: derive_seed(request.params.seed, index),
-            position: seq.tokens.len() as u32,
-            history: history.clone(),
+            position: seq.tokens.len() as u32 + i,
+            history: start..end + i.min(n_known),
             n_prompt,
-            n_generated: seq.n_generated() as u32,
+            n_generated: seq.n_generated() as u32 + i,
             mask: mask.clone(),
         });
     }

@@ -1,5 +1,6 @@
 //! The first half of a step: the next tokens of what runs already, and who must give way.
 
+use super::drafts::Draft;
 use super::{LaneSlot, MAX_PREEMPTION_RECORDS, Preemption, Scheduler, StepMix};
 use crate::batch::BlockCopy;
 use crate::config::Batching;
@@ -74,7 +75,7 @@ impl Scheduler {
             let slot = self.running[place];
             let n_rows = self.take_rows(slot, &mut whole.clone());
             if self.make_room(slot, n_rows) {
-                self.push_rows(slot, n_rows);
+                self.push_rows(slot, n_rows, &Draft::default());
                 self.turn = place + 1;
                 return;
             }
@@ -97,6 +98,8 @@ impl Scheduler {
     /// those that have had more than the lane `first` sit out. Returns the rows left.
     fn schedule_streams(&mut self, mut left: Rows, first: Option<LaneSlot>) -> Rows {
         let mut next = 0;
+        let mut drafting = self.plan_drafts();
+        let mut draft = std::mem::take(&mut self.draft);
         while left.all > 0 && next < self.running.len() {
             let slot = self.running[next];
             let mut after = left;
@@ -110,10 +113,13 @@ impl Scheduler {
             if !self.make_room(slot, 1) {
                 continue;
             }
-            self.push_rows(slot, 1);
-            left = after;
             next += 1;
+            left = after;
+            let n_others = self.running.len() - next;
+            self.draft(slot, &mut drafting, n_others, &mut left, &mut draft);
+            self.push_rows(slot, 1, &draft);
         }
+        self.draft = draft;
         left
     }
 

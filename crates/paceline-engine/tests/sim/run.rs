@@ -30,6 +30,8 @@ pub(crate) struct Coverage {
     n_preemptions: u64,
     n_recomputed_tokens: u64,
     n_prefix_hit_tokens: u64,
+    n_accepted_tokens: u64,
+    n_refused_drafts: u64,
     n_failed_steps: u64,
     n_failed_rows: u64,
     n_cancelled: u64,
@@ -52,6 +54,8 @@ impl Coverage {
         self.n_preemptions += stats.n_preemptions;
         self.n_recomputed_tokens += stats.n_recomputed_tokens;
         self.n_prefix_hit_tokens += stats.n_prefix_hit_tokens;
+        self.n_accepted_tokens += stats.n_accepted_tokens;
+        self.n_refused_drafts += stats.n_drafted_tokens - stats.n_accepted_tokens;
         self.n_failed_steps += stats.n_failed_steps;
         self.n_failed_rows += stats.finished.failed;
         self.n_cancelled += stats.finished.cancelled;
@@ -67,6 +71,8 @@ impl Coverage {
             ("preemptions", self.n_preemptions),
             ("recomputed tokens", self.n_recomputed_tokens),
             ("prefix hits", self.n_prefix_hit_tokens),
+            ("drafts that were right", self.n_accepted_tokens),
+            ("drafts that were wrong", self.n_refused_drafts),
             ("failed steps", self.n_failed_steps),
             ("failed rows", self.n_failed_rows),
             ("cancels", self.n_cancelled),
@@ -98,6 +104,7 @@ struct Sim<'a> {
 pub(crate) fn run(workload: &Workload) -> Result<Report, String> {
     let mut model = FakeModel::new(workload.limits.n_vocab);
     model.nan_one_in = workload.nan_one_in;
+    model.has_habits = workload.has_habits;
     let backend = FakeBackend::with_model(workload.limits, model, workload.failures.clone());
     let mut engine = Engine::new(backend, workload.config.clone()).map_err(|e| e.to_string())?;
     engine.set_trace(true);
@@ -321,7 +328,8 @@ impl Sim<'_> {
         if !self.engine.is_shared() || self.workload.config.batching == Batching::Interleaved {
             return Ok(());
         }
-        let prompts: Vec<u32> = rows.iter().map(|rows| rows.n_rows).filter(|&n| n > 1).collect();
+        let prompts = rows.iter().filter(|rows| !rows.is_decode && rows.n_rows > 1);
+        let prompts: Vec<u32> = prompts.map(|rows| rows.n_rows).collect();
         let (sum, usual) = (prompts.iter().sum::<u32>(), usual.max(1));
         self.n_shared += u64::from(sum >= usual);
         match sum <= usual || (sum <= behind && prompts.len() == 1) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use paceline_engine::fake::{FakeConstraint, FakeFailures};
 use paceline_engine::{
-    BackendLimits, Batching, Constraint, EngineConfig, OutputRatio, Pooling, Priority, Request,
-    SamplingParams, SharedRows,
+    BackendLimits, Batching, Constraint, Drafts, EngineConfig, OutputRatio, Pooling, Priority,
+    Request, SamplingParams, SharedRows,
 };
 
 /// A small generator of the tests' own.
@@ -43,6 +43,7 @@ pub(crate) struct Workload {
     pub(crate) config: EngineConfig,
     pub(crate) failures: FakeFailures,
     pub(crate) nan_one_in: u64,
+    pub(crate) has_habits: bool,
     pub(crate) arrivals: Vec<Arrival>,
     pub(crate) actions: Vec<Action>,
     pub(crate) step_ns: u64,
@@ -97,6 +98,7 @@ impl Workload {
         let actions = (0..n_actions).map(|_| random_action(r, &arrivals)).collect();
         let failures = if r.one_in(5) { random_failures(r) } else { FakeFailures::default() };
         let nan_one_in = if r.one_in(5) { r.range(10, 200) } else { 0 };
+        let has_habits = r.one_in(2);
         let batch_rows = (0..r.range(1, 4)).map(|_| random_batch_rows(r)).collect();
         let shared_rows = (0..r.range(1, 4)).map(|_| random_shared_rows(r)).collect();
         Self {
@@ -104,6 +106,7 @@ impl Workload {
             config,
             failures,
             nan_one_in,
+            has_habits,
             arrivals,
             actions,
             step_ns,
@@ -114,9 +117,9 @@ impl Workload {
 
     pub(crate) fn summary(&self) -> String {
         let Self { limits, config, failures, nan_one_in, actions, .. } = self;
-        let Self { batch_rows, shared_rows, .. } = self;
+        let Self { has_habits, batch_rows, shared_rows, .. } = self;
         let mut lines = vec![format!(
-            "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in}\n{actions:?}\n\
+            "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in} has_habits {has_habits}\n{actions:?}\n\
              batch_rows {batch_rows:?} shared_rows {shared_rows:?}"
         )];
         lines.extend(self.arrivals.iter().map(|arrival| format!("{arrival:?}")));
@@ -162,7 +165,13 @@ fn random_config(r: &mut Random) -> EngineConfig {
             2 => Batching::Interleaved,
             _ => Batching::Continuous,
         },
+        drafts: random_drafts(r),
     }
+}
+
+fn random_drafts(r: &mut Random) -> Drafts {
+    let most = if r.one_in(3) { 0 } else { r.range(1, 9) as u32 };
+    Drafts { most, base_rows: r.pick(&[0, 2, 16, 1000]), tile_rows: r.pick(&[1, 4, 16]) }
 }
 
 fn random_batch_rows(r: &mut Random) -> Option<u32> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use paceline_cpu::ops::{AttentionSeq, KvLayer};
 use paceline_cpu::{Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
+use paceline_engine::Drafts;
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
 use paceline_engine::sampler::{RowOps, Sampler};
@@ -82,6 +83,18 @@ struct Buffers {
 struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
+}
+
+/// What guesses at next tokens cost, `most` of them for a sequence and step, as measured on the
+/// default model. Larger ones have more of a step before its first row on tiles, for which weights
+/// are unpacked once; other kernels spend most of their time on each row.
+pub fn drafts(isa: Isa, most: u32) -> Drafts {
+    let (base_rows, tile_rows) = match isa {
+        Isa::Amx => (16, 16),
+        Isa::Avx512 => (4, 1),
+        Isa::Avx2 | Isa::Scalar => (1, 1),
+    };
+    Drafts { most, base_rows, tile_rows }
 }
 
 impl CpuBackend {

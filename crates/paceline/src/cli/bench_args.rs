@@ -178,6 +178,12 @@ pub(crate) struct ShapeArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 512,
           value_parser = value_parser!(u32).range(1..=32_768))]
     pub(crate) max_num_batched_tokens: u32,
+
+    /// Guesses at each sequence's next tokens that a step may compute along; how many are right
+    /// depends on the text
+    #[arg(long, value_name = "N", default_value_t = 0,
+          value_parser = value_parser!(u32).range(0..=16))]
+    pub(crate) num_speculative_tokens: u32,
 }
 
 /// What measurements over batch sizes share.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
-use paceline::{Batching, Error, KvDtype, Llm, LlmOptions};
+use paceline::{Batching, Error, KvDtype, Llm, LlmOptions, NUM_SPECULATIVE_TOKENS};
 use paceline_model::pull::{CacheDirs, PullOptions, Source};
 
 use super::Console;
@@ -124,6 +124,12 @@ pub(crate) struct EngineArgs {
     #[arg(long)]
     no_prefix_cache: bool,
 
+    /// Most guesses at a sequence's next tokens, taken from its own text, that a step computes
+    /// along where that pays; answers stay the same, to the bit. 0 is none
+    #[arg(long, value_name = "N", default_value_t = NUM_SPECULATIVE_TOKENS,
+          value_parser = value_parser!(u32).range(0..=16))]
+    num_speculative_tokens: u32,
+
     /// Threads of the forward pass [default: one for each core]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -149,6 +155,7 @@ impl EngineArgs {
             long_prefill_token_threshold: self.long_prefill_token_threshold,
             prefix_cache: !self.no_prefix_cache,
             batching: self.batching(),
+            num_speculative_tokens: self.num_speculative_tokens,
             pull: Some(self.source.pull_options(&source)?),
             ..self.memory.options()
         };

@@ -18,6 +18,11 @@ pub(super) struct Point {
     pub(super) batch: u32,
     pub(super) prompt_tokens: u32,
     pub(super) new_tokens: u32,
+    /// Guesses at next tokens a sequence may have in a step.
+    pub(super) num_speculative_tokens: u32,
+    /// Guesses that were computed in the first round, and those that were right.
+    pub(super) draft_tokens: u64,
+    pub(super) accepted_tokens: u64,
     pub(super) prefill_s: f64,
     pub(super) prefill_tokens_per_s: f64,
     pub(super) decode_s: f64,
@@ -60,9 +65,22 @@ impl Curve {
     pub(super) fn head(&self) -> String {
         let work = self.points.first().map_or(String::new(), |p| {
             let (prompt, new) = (p.prompt_tokens, p.new_tokens);
-            format!("{prompt} prompt and {new} new tokens for each sequence, greedy\n")
+            format!(
+                "{prompt} prompt and {new} new tokens for each sequence, greedy{}\n",
+                self.luck()
+            )
         });
         format!("{}\n{work}", self.setting)
+    }
+
+    /// How many guesses at next tokens were right.
+    fn luck(&self) -> String {
+        let drafted: u64 = self.points.iter().map(|p| p.draft_tokens).sum();
+        let accepted: u64 = self.points.iter().map(|p| p.accepted_tokens).sum();
+        match self.points.first().map_or(0, |p| p.num_speculative_tokens) {
+            0 => String::new(),
+            n => format!(", with up to {n} guessed in each step ({accepted} of {drafted} right)"),
+        }
     }
 
     pub(super) fn save_plot(&self, path: &Path, title: &str) -> Result<()> {
@@ -180,6 +198,9 @@ fn point(batch: u32, shape: Shape, rounds: &Rounds, costs: &Costs, bounds: Bound
         batch,
         prompt_tokens: shape.n_prompt,
         new_tokens: shape.n_new,
+        num_speculative_tokens: shape.n_drafts,
+        draft_tokens: rounds.timings.first().map_or(0, |t| t.n_drafted),
+        accepted_tokens: rounds.timings.first().map_or(0, |t| t.n_accepted),
         prefill_s: over(&|t| t.prefill.as_secs_f64()),
         prefill_tokens_per_s: prefill,
         decode_s: over(&|t| t.decode.as_secs_f64()),

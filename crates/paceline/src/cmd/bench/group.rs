@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
-use paceline::{GenerateParams, Llm, LlmOptions, Piece, RequestId, SamplingParams, Token};
+use paceline::{Finish, GenerateParams, Llm, LlmOptions, Piece, RequestId, SamplingParams, Token};
 use paceline_cpu::KV_BLOCK;
 use paceline_cpu::quant::Rng;
 
@@ -19,13 +19,16 @@ pub(super) struct Shape {
     pub(super) n_new: u32,
     /// Rows a step may have.
     pub(super) max_rows: u32,
+    /// Guesses a sequence may have in a step.
+    pub(super) n_drafts: u32,
 }
 
 impl Shape {
     /// Steps need room for every sequence of the largest batch and for prompts beside them.
     pub(super) fn new(args: &ShapeArgs, max_batch: u32) -> Shape {
-        let max_rows = args.max_num_batched_tokens.max(2 * max_batch);
-        Shape { n_prompt: args.prompt_tokens, n_new: args.new_tokens, max_rows }
+        let n_drafts = args.num_speculative_tokens;
+        let max_rows = args.max_num_batched_tokens.max((2 + n_drafts) * max_batch);
+        Shape { n_prompt: args.prompt_tokens, n_new: args.new_tokens, max_rows, n_drafts }
     }
 
     /// The most steps until each of `batch` sequences has its first token, if early ones decode
@@ -36,8 +39,12 @@ impl Shape {
         u32::try_from(steps).unwrap_or(u32::MAX)
     }
 
-    /// Tokens a sequence may come to have: early ones go on until the last one is done.
+    /// Tokens a sequence may come to have. Early ones go on until the last one is done, unless
+    /// guesses take them further in a step than others.
     fn max_len(self, batch: u32) -> u32 {
+        if self.n_drafts > 0 {
+            return self.n_prompt.saturating_add(self.n_new);
+        }
         let steps = self.max_prefill_steps(batch);
         self.n_prompt.saturating_add(self.n_new).saturating_add(steps)
     }
@@ -67,6 +74,7 @@ impl Shape {
             max_num_seqs: max_batch,
             max_num_batched_tokens: self.max_rows,
             num_kv_blocks: Some(n_blocks),
+            num_speculative_tokens: self.n_drafts,
             ..LlmOptions::default()
         })
     }
@@ -96,6 +104,9 @@ pub(super) struct GroupTiming {
     /// The part of `decode` spent in the forward pass.
     pub(super) decode_forward: Duration,
     pub(super) n_decoded: usize,
+    /// Guesses computed over all, and those that were right.
+    pub(super) n_drafted: u64,
+    pub(super) n_accepted: u64,
     /// From the start to each sequence's first token.
     pub(super) first_tokens: Vec<Duration>,
     /// The first tokens of each sequence, as many as were asked for.
@@ -118,10 +129,12 @@ pub(super) fn params(max_tokens: u32) -> GenerateParams {
     GenerateParams { sampling, ..GenerateParams::default() }
 }
 
-/// Runs one batch: until every sequence has its first token (prefill), then as many steps as give
-/// each its other tokens (decode), with all sequences in each of them.
+/// Runs one batch: until every sequence has its first token (prefill), then until each has its other
+/// tokens (decode). Without guesses all sequences take part in each step, with them until they are
+/// done.
 pub(super) fn run(llm: &mut Llm, prompts: &[Vec<Token>], shape: Shape) -> Result<GroupTiming> {
     let params = params(shape.max_len(prompts.len() as u32) - shape.n_prompt);
+    let before = llm.stats();
     let mut group = Group::start(llm, prompts, &params)?;
     while group.timing.answers.iter().any(Vec::is_empty) {
         let elapsed = group.step()?;
@@ -130,14 +143,17 @@ pub(super) fn run(llm: &mut Llm, prompts: &[Vec<Token>], shape: Shape) -> Result
     let n_tokens: usize = group.timing.answers.iter().map(Vec::len).sum();
     let n_prompt: usize = prompts.iter().map(Vec::len).sum();
     group.timing.n_prefill_rows = n_prompt + n_tokens - prompts.len();
-    for _ in 1..shape.n_new {
+    while group.timing.answers.iter().any(|answer| answer.len() < shape.n_new as usize) {
         let forward = group.session.llm().forward_time();
         let elapsed = group.step()?;
         group.timing.decode += elapsed;
         group.timing.decode_forward += group.session.llm().forward_time() - forward;
-        group.timing.n_decoded += prompts.len();
     }
+    let after = group.session.llm().stats();
     let mut timing = group.timing;
+    timing.n_drafted = after.n_drafted_tokens - before.n_drafted_tokens;
+    timing.n_accepted = after.n_accepted_tokens - before.n_accepted_tokens;
+    timing.n_decoded = timing.answers.iter().map(Vec::len).sum::<usize>() - n_tokens;
     timing.answers.iter_mut().for_each(|answer| answer.truncate(shape.n_new as usize));
     Ok(timing)
 }
@@ -172,7 +188,7 @@ impl<'a> Group<'a> {
         let first_token = self.start.elapsed();
         ensure!(is_busy, "the engine has nothing to do before all sequences have their tokens");
         for piece in self.pieces.drain(..) {
-            if let Some(finish) = &piece.finish {
+            if let Some(finish) = piece.finish.filter(|finish| *finish != Finish::Length) {
                 bail!("a sequence ended before its time ({})", finish.name());
             }
             let Ok(i) = self.ids.binary_search(&piece.request) else { continue };

@@ -73,6 +73,8 @@ fn options(args: &StrategiesArgs) -> Result<LlmOptions> {
         max_num_seqs: args.max_batch,
         num_kv_blocks: Some(n_blocks),
         max_waiting_requests: args.requests.max(1),
+        // Strategies differ in how they batch, and in nothing else.
+        num_speculative_tokens: 0,
         ..LlmOptions::default()
     })
 }

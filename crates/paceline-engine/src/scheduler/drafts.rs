@@ -1,0 +1,99 @@
+//! What a stream gets beside its next row: guesses at the tokens after it.
+//!
+//! Drafts take what nobody needs: rows that are left when every stream has its own, and blocks
+//! beyond those that the others' next rows may take.
+
+use super::Scheduler;
+use super::running::Rows;
+use crate::ids::Token;
+use crate::sequence::SeqSlot;
+use crate::speculate::{Guess, Match};
+
+/// What may follow a sequence's own rows.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    /// The first of the tokens, or what it would be if it were worth a row.
+    pub(super) guess: Option<Guess>,
+    pub(super) tokens: Vec<Token>,
+}
+
+/// Which guesses a step has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Drafting {
+    /// How likely they are to be right, at least.
+    least: f32,
+    /// How many there may still be.
+    n_left: usize,
+}
+
+impl Scheduler {
+    /// Rows this step will have without drafts, as far as it can be told before it is planned.
+    pub(super) fn expected_rows(&self) -> usize {
+        let is_prompt = |slot: &SeqSlot| self.seqs[*slot].gap() > 1;
+        let may_start =
+            self.waiting.len() > 0 && self.running.len() < self.config.max_num_seqs as usize;
+        match may_start || self.running.iter().any(is_prompt) {
+            true => self.budget,
+            false => self.running.len(),
+        }
+    }
+
+    /// Looks at what each stream may say next and decides which guesses the step will have.
+    pub(super) fn plan_drafts(&mut self) -> Drafting {
+        let drafts = self.config.drafts;
+        if drafts.most == 0 {
+            return Drafting { least: 1.0, n_left: 0 };
+        }
+        self.likely.clear();
+        for &slot in &self.running {
+            let seq = &mut self.seqs[slot];
+            // The rules of a guided sequence go from token to token, and know nothing of guesses.
+            let may = seq.gap() == 1 && seq.n_generated() > 0 && seq.guide.is_none();
+            seq.found = may.then(|| Match::find(&seq.tokens)).flatten();
+            if let Some(found) = seq.found {
+                self.likely.extend(seq.luck.chain(found.length).take(drafts.most as usize));
+            }
+        }
+        self.likely.sort_unstable_by(|a, b| b.total_cmp(a));
+        let n_left = drafts.best_count(self.expected_rows(), &self.likely);
+        let last = n_left.checked_sub(1);
+        Drafting { least: last.map_or(1.0, |last| self.likely[last]), n_left }
+    }
+
+    /// Fills `draft` for a stream whose own row has its place, and takes the rows from `left`, of
+    /// which `n_others` are for the streams after it.
+    pub(super) fn draft(
+        &mut self,
+        slot: SeqSlot,
+        drafting: &mut Drafting,
+        n_others: usize,
+        left: &mut Rows,
+        draft: &mut Draft,
+    ) {
+        draft.guess = None;
+        draft.tokens.clear();
+        let seq = &self.seqs[slot];
+        let Some(found) = seq.found else { return };
+        draft.guess = Some(found.guess(&seq.tokens));
+        let room = self.room_for_drafts(slot, n_others, left).min(self.config.drafts.most as usize);
+        let chain = seq.luck.chain(found.length).take(room.min(drafting.n_left));
+        let n_drafts = chain.take_while(|&likely| likely >= drafting.least).count();
+        draft.tokens.extend(found.following(&seq.tokens).take(n_drafts));
+        drafting.n_left -= n_drafts;
+        left.all -= n_drafts;
+        left.batch -= if self.is_batch(slot) { n_drafts } else { 0 };
+        // There is room: it was counted above.
+        self.grow_table(slot, 1 + n_drafts);
+    }
+
+    fn room_for_drafts(&self, slot: SeqSlot, n_others: usize, left: &Rows) -> usize {
+        let seq = &self.seqs[slot];
+        let n_rows = if self.is_batch(slot) { left.all.min(left.batch) } else { left.all };
+        let n_spare_blocks = (self.pool.n_free() as usize).saturating_sub(self.running.len());
+        let n_blocks = seq.blocks.len() + n_spare_blocks;
+        let n_slots = n_blocks * self.pool.block_size() as usize - seq.n_computed;
+        // A sequence's last token is never computed.
+        let n_tokens = seq.max_len - seq.tokens.len();
+        n_rows.saturating_sub(n_others).min(n_slots - 1).min(n_tokens - 1)
+    }
+}

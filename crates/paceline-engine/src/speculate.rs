@@ -1,0 +1,151 @@
+//! Guesses at a sequence's next tokens, from what it has said or was told before.
+//!
+//! Where the last few tokens stood earlier, what followed then is likely to follow again. Such
+//! drafts are computed as rows beside the sequence's own; the model's choice at each row says
+//! whether the next draft was right. A wrong draft costs its row and never changes an answer,
+//! since a row's result depends on its own sequence alone.
+//!
+//! Which drafts are worth their rows depends on how likely they are and on what rows cost. The first
+//! is learned for each sequence, also while nothing is drafted; the second is told by the caller.
+
+use crate::config::Drafts;
+use crate::ids::Token;
+
+/// Tokens at the end of a sequence that are compared: more alike than this says nothing more.
+const MAX_MATCH: usize = 8;
+/// How far back they are looked for.
+const LOOK_BACK: usize = 4096;
+/// Compared at once with the last token.
+const CHUNK: usize = 16;
+/// How likely a draft is to be right before anything is known of a sequence, by the number of
+/// tokens that were alike (1, 2, ...).
+const FIRST_LUCK: [f32; 4] = [0.15, 0.3, 0.5, 0.7];
+/// How fast what is seen replaces that.
+const LEARN: f32 = 0.1;
+/// What a draft's row costs of what a sequence's own row does: keys and values are read once for
+/// all rows of a sequence.
+const DRAFT_COST: f32 = 0.85;
+
+/// Where the end of a sequence has been seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Match {
+    /// Place of the token that followed there.
+    next: usize,
+    /// Tokens before it that are the same, up to [`MAX_MATCH`].
+    pub(crate) length: usize,
+}
+
+/// A guess at the next token, to be compared with what is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Guess {
+    pub(crate) token: Token,
+    /// Tokens that were alike.
+    pub(crate) length: usize,
+}
+
+/// How often guesses at one sequence's tokens are right.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Luck {
+    by_length: [f32; FIRST_LUCK.len()],
+}
+
+impl Match {
+    /// The longest one there is; of several, the latest.
+    pub(crate) fn find(tokens: &[Token]) -> Option<Match> {
+        let (&last, before) = tokens.split_last()?;
+        let start = before.len().saturating_sub(LOOK_BACK);
+        let mut end = before.len();
+        let mut best: Option<Match> = None;
+        for chunk in before[start..].rchunks(CHUNK) {
+            end -= chunk.len();
+            // Without a way out, so that it is compared as vectors.
+            if !chunk.iter().fold(false, |has, &token| has | (token == last)) {
+                continue;
+            }
+            for next in (end + 1..=end + chunk.len()).rev() {
+                let length = common_end(tokens, next);
+                if length > best.map_or(0, |best| best.length) {
+                    best = Some(Match { next, length });
+                }
+                if length == MAX_MATCH {
+                    return best;
+                }
+            }
+        }
+        best
+    }
+
+    pub(crate) fn guess(self, tokens: &[Token]) -> Guess {
+        Guess { token: tokens[self.next], length: self.length }
+    }
+
+    /// The tokens that followed. Where the sequence's end is reached they go on with themselves:
+    /// what repeats does so in a loop.
+    pub(crate) fn following(self, tokens: &[Token]) -> impl Iterator<Item = Token> {
+        tokens[self.next..].iter().copied().cycle()
+    }
+}
+
+/// How many of the last tokens are the same as those before `next`.
+fn common_end(tokens: &[Token], next: usize) -> usize {
+    let pairs = tokens[..next].iter().rev().zip(tokens.iter().rev());
+    pairs.take(MAX_MATCH).take_while(|(a, b)| a == b).count()
+}
+
+impl Default for Luck {
+    fn default() -> Self {
+        Self { by_length: FIRST_LUCK }
+    }
+}
+
+impl Luck {
+    /// How likely a guess is to be right.
+    fn of(&self, length: usize) -> f32 {
+        self.by_length[class(length)]
+    }
+
+    pub(crate) fn learn(&mut self, length: usize, is_right: bool) {
+        let luck = &mut self.by_length[class(length)];
+        *luck += LEARN * (f32::from(u8::from(is_right)) - *luck);
+    }
+
+    /// How likely the first draft after a match of this length is to be right, the first two, and
+    /// so on.
+    pub(crate) fn chain(self, length: usize) -> impl Iterator<Item = f32> {
+        (length..).scan(1.0, move |likely, length| {
+            *likely *= self.of(length);
+            Some(*likely)
+        })
+    }
+}
+
+impl Drafts {
+    /// How many of the likeliest drafts a step of `n_rows` should have: as many as bring the most
+    /// tokens for its time. `likely` falls from the first to the last.
+    pub(crate) fn best_count(self, n_rows: usize, likely: &[f32]) -> usize {
+        let n_tokens = n_rows as f32;
+        let (mut best, mut best_rate) = (0, n_tokens / self.cost(n_rows, 0));
+        let mut gain = 0.0;
+        for (count, likely) in (1..).zip(likely) {
+            gain += likely;
+            let rate = (n_tokens + gain) / self.cost(n_rows, count);
+            if rate > best_rate {
+                (best, best_rate) = (count, rate);
+            }
+        }
+        best
+    }
+
+    /// What a step with drafts takes, in rows. Half of a draft's part comes with the tile of rows
+    /// it lies in, for all of them at once.
+    fn cost(self, n_rows: usize, n_drafts: usize) -> f32 {
+        let tile = self.tile_rows.max(1) as usize;
+        let in_tiles = (n_rows + n_drafts).next_multiple_of(tile) - n_rows.next_multiple_of(tile);
+        let drafts = 0.5 * (n_drafts + in_tiles) as f32;
+        self.base_rows as f32 + n_rows as f32 + DRAFT_COST * drafts
+    }
+}
+
+fn class(length: usize) -> usize {
+    length.clamp(1, FIRST_LUCK.len()) - 1
+}
