@@ -109,6 +109,11 @@ impl<B: Backend> Engine<B> {
         self.scheduler.set_max_shared_rows(max_rows);
     }
 
+    /// Whether steps may have [drafts](EngineConfig::drafts) from the next one on.
+    pub fn set_drafting(&mut self, is_on: bool) {
+        self.scheduler.set_drafting(is_on);
+    }
+
     /// Whether tenants share steps, as of the last one.
     pub fn is_shared(&self) -> bool {
         self.scheduler.is_shared()

@@ -98,6 +98,8 @@ pub struct Scheduler {
     sat_out: bool,
     /// Scratch: running sequences with more than one token to compute that have no rows yet.
     prompts: Vec<SeqSlot>,
+    /// Whether streams may have drafts at all.
+    is_drafting: bool,
     /// Scratch: what the stream at hand may say next.
     draft: Draft,
     /// Scratch: how likely each guess that the step could have is to be right.
@@ -144,6 +146,7 @@ impl Scheduler {
             is_shared: false,
             sat_out: false,
             prompts: Vec::with_capacity(n_seqs),
+            is_drafting: true,
             draft: Draft { guess: None, tokens: Vec::with_capacity(n_drafts) },
             likely: Vec::with_capacity(n_seqs * n_drafts),
             hits: Vec::with_capacity(limits.n_blocks as usize),
@@ -285,6 +288,11 @@ impl Scheduler {
     /// Sets [`EngineConfig::max_shared_rows`] from the next step on.
     pub fn set_max_shared_rows(&mut self, max_rows: Option<SharedRows>) {
         self.config.max_shared_rows = max_rows;
+    }
+
+    /// Whether steps may have [drafts](EngineConfig::drafts) from the next one on.
+    pub fn set_drafting(&mut self, is_on: bool) {
+        self.is_drafting = is_on;
     }
 
     /// Whether tenants share steps, as of the last one.

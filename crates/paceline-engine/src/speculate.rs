@@ -149,3 +149,72 @@ impl Drafts {
 fn class(length: usize) -> usize {
     length.clamp(1, FIRST_LUCK.len()) - 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TILES: Drafts = Drafts { most: 5, base_rows: 16, tile_rows: 16 };
+
+    #[test]
+    fn the_longest_match_is_found_and_of_several_the_latest() {
+        assert_eq!(Match::find(&[]), None);
+        assert_eq!(Match::find(&[1]), None);
+        assert_eq!(Match::find(&[1, 2, 3]), None);
+        assert_eq!(Match::find(&[7, 1, 7, 2, 7]), Some(Match { next: 3, length: 1 }));
+        assert_eq!(Match::find(&[5, 7, 1, 7, 2, 5, 7]), Some(Match { next: 2, length: 2 }));
+        // A loop is as long as can be.
+        assert_eq!(Match::find(&[4; 30]), Some(Match { next: 29, length: MAX_MATCH }));
+    }
+
+    #[test]
+    fn a_match_is_found_wherever_it_is_in_reach() {
+        for len in 2..4 * CHUNK {
+            for place in 0..len - 1 {
+                let mut tokens: Vec<Token> = (0..len as Token).collect();
+                tokens[place] = 1000;
+                tokens[len - 1] = 1000;
+                assert_eq!(Match::find(&tokens), Some(Match { next: place + 1, length: 1 }));
+            }
+        }
+        let mut tokens: Vec<Token> = (0..2 * LOOK_BACK as Token).collect();
+        *tokens.last_mut().unwrap() = 5;
+        assert_eq!(Match::find(&tokens), None, "too far back");
+    }
+
+    #[test]
+    fn a_loop_is_expected_to_go_on() {
+        let tokens = [9, 1, 2, 3, 1, 2, 3, 1, 2];
+        let found = Match::find(&tokens).unwrap();
+        let following: Vec<Token> = found.following(&tokens).take(7).collect();
+        assert_eq!(following, [3, 1, 2, 3, 1, 2, 3]);
+    }
+
+    #[test]
+    fn luck_follows_what_is_seen_by_length() {
+        let mut luck = Luck::default();
+        for _ in 0..50 {
+            luck.learn(1, false);
+            luck.learn(9, true);
+        }
+        let next = |length| luck.chain(length).next().unwrap();
+        assert!(next(1) < 0.01 && next(4) > 0.99, "{luck:?}");
+        assert_eq!(next(2), FIRST_LUCK[1]);
+        assert!(luck.chain(3).zip(luck.chain(3).skip(1)).take(9).all(|(a, b)| a >= b));
+    }
+
+    #[test]
+    fn few_rows_take_what_fills_a_tile_and_many_only_what_is_likely() {
+        let alike = |likely: f32, n: usize| vec![likely; n];
+        // Alone, a row costs little.
+        assert_eq!(TILES.best_count(1, &alike(0.3, 15)), 15);
+        // The seventeenth would begin a tile.
+        assert_eq!(TILES.best_count(8, &alike(0.3, 20)), 8);
+        assert_eq!(TILES.best_count(64, &alike(0.5, 64)), 0);
+        assert_eq!(TILES.best_count(64, &alike(0.95, 64)), 64);
+        // The likely ones alone, where the others do not pay.
+        let mixed = [alike(0.95, 16), alike(0.2, 40)].concat();
+        assert_eq!(TILES.best_count(32, &mixed), 16);
+        assert_eq!(TILES.best_count(3, &[]), 0);
+    }
+}

@@ -5,9 +5,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use paceline_engine::fake::{FakeBackend, FakeFailures};
+use paceline_engine::fake::{FakeBackend, FakeFailures, FakeModel};
 use paceline_engine::{
-    BackendLimits, Engine, EngineConfig, Event, Priority, Request, SamplingParams, StepOutcome,
+    BackendLimits, Drafts, Engine, EngineConfig, Event, Priority, Request, SamplingParams,
+    StepOutcome,
 };
 
 struct Counting;
@@ -93,5 +94,45 @@ fn a_steady_step_allocates_nothing() {
         assert_eq!(events.len(), 7);
     }
     assert_eq!(COUNT.get() - before, 0, "allocations in 90 steps");
+    assert!(engine.backend().violations().is_empty());
+}
+
+/// Likewise with guesses at next tokens, as many as there may be.
+#[test]
+fn a_step_with_drafts_allocates_nothing() {
+    let limits = BackendLimits {
+        n_blocks: 512,
+        block_size: 4,
+        max_rows: 128,
+        max_model_len: 1200,
+        n_vocab: 50,
+    };
+    let mut model = FakeModel::new(limits.n_vocab);
+    model.has_habits = true;
+    let backend = FakeBackend::with_model(limits, model, FakeFailures::default());
+    let drafts = Drafts { most: 3, base_rows: 1000, tile_rows: 1 };
+    let mut engine =
+        Engine::new(backend, EngineConfig { drafts, ..EngineConfig::default() }).unwrap();
+    for i in 0..4 {
+        let params = SamplingParams {
+            max_tokens: 400,
+            repetition_penalty: if i == 3 { 1.01 } else { 1.0 },
+            ..SamplingParams::greedy()
+        };
+        engine.submit(request(i, &params), 0).unwrap();
+    }
+    let mut events: Vec<Event> = Vec::with_capacity(64);
+    for step in 0..10 {
+        events.clear();
+        engine.step(step, &mut events);
+    }
+    let before = COUNT.get();
+    for step in 10..80 {
+        events.clear();
+        engine.step(step, &mut events);
+    }
+    assert_eq!(COUNT.get() - before, 0, "allocations in 70 steps");
+    let stats = engine.stats();
+    assert!(stats.n_accepted_tokens > 100, "{stats:?}");
     assert!(engine.backend().violations().is_empty());
 }

@@ -26,6 +26,10 @@ pub(super) struct Drafting {
     n_left: usize,
 }
 
+impl Drafting {
+    const NONE: Drafting = Drafting { least: 1.0, n_left: 0 };
+}
+
 impl Scheduler {
     /// Rows this step will have without drafts, as far as it can be told before it is planned.
     pub(super) fn expected_rows(&self) -> usize {
@@ -42,7 +46,7 @@ impl Scheduler {
     pub(super) fn plan_drafts(&mut self) -> Drafting {
         let drafts = self.config.drafts;
         if drafts.most == 0 {
-            return Drafting { least: 1.0, n_left: 0 };
+            return Drafting::NONE;
         }
         self.likely.clear();
         for &slot in &self.running {
@@ -55,6 +59,9 @@ impl Scheduler {
             }
         }
         self.likely.sort_unstable_by(|a, b| b.total_cmp(a));
+        if !self.is_drafting {
+            return Drafting::NONE;
+        }
         let n_left = drafts.best_count(self.expected_rows(), &self.likely);
         let last = n_left.checked_sub(1);
         Drafting { least: last.map_or(1.0, |last| self.likely[last]), n_left }

@@ -2,6 +2,7 @@
 
 mod constraints;
 mod door;
+mod drafts;
 mod endings;
 mod look;
 mod memory;

@@ -91,8 +91,8 @@ struct Angles {
 pub fn drafts(isa: Isa, most: u32) -> Drafts {
     let (base_rows, tile_rows) = match isa {
         Isa::Amx => (16, 16),
-        Isa::Avx512 => (4, 1),
-        Isa::Avx2 | Isa::Scalar => (1, 1),
+        Isa::Avx2 => (2, 1),
+        Isa::Avx512 | Isa::Scalar => (1, 1),
     };
     Drafts { most, base_rows, tile_rows }
 }

@@ -53,6 +53,11 @@ impl Pace {
         if self.is_overdue() { LEAST_ROWS.min(self.max_rows) } else { self.rows }
     }
 
+    /// Whether guesses at next tokens, which make steps up to twice as long, leave them short enough.
+    pub(super) fn has_time_for_drafts(&self, times: &StepTimes) -> bool {
+        times.seconds_without_prompts() < 0.5 * self.aim * self.target_seconds
+    }
+
     /// Prompts have a step whatever it costs.
     fn is_overdue(&self) -> bool {
         self.rows == 0 && self.n_waited >= PATIENCE

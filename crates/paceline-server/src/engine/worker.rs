@@ -274,6 +274,7 @@ impl<B: Backend> Worker<B> {
         if let Some(pace) = &mut self.pace {
             pace.observe(prompts.n_rows, elapsed, &self.times);
             self.engine.set_max_prefill_rows(Some(pace.rows()));
+            self.engine.set_drafting(pace.has_time_for_drafts(&self.times));
         }
         if let Some(share) = &mut self.batch_share {
             share.observe(mix, elapsed);

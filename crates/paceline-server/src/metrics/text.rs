@@ -125,6 +125,16 @@ impl Page {
             ("generation_tokens_total", stats.n_generated_tokens, "Generated tokens."),
             ("num_preemptions_total", stats.n_preemptions, "Sequences that gave up their memory."),
             (
+                "spec_decode_num_draft_tokens_total",
+                stats.n_drafted_tokens,
+                "Guesses at next tokens that were computed.",
+            ),
+            (
+                "spec_decode_num_accepted_tokens_total",
+                stats.n_accepted_tokens,
+                "Guesses at next tokens that were right.",
+            ),
+            (
                 "prefix_cache_queries_total",
                 stats.n_prefix_query_tokens,
                 "Tokens looked up in the prefix cache.",

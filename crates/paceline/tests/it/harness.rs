@@ -8,7 +8,7 @@ use std::sync::Arc;
 use paceline_cpu::quant::TensorType;
 use paceline_cpu::{Isa, KvDtype};
 use paceline_engine::{
-    Engine, EngineConfig, Event, EventKind, FinishReason, OutputRatio, Priority, Request,
+    Drafts, Engine, EngineConfig, Event, EventKind, FinishReason, OutputRatio, Priority, Request,
     RequestId, SamplingParams, Stats, Token, TokenLogprob,
 };
 use paceline_model::Checkpoint;
@@ -30,6 +30,7 @@ pub(crate) struct Setup {
     pub(crate) prefix_cache: bool,
     /// Admit as if no sequence generated anything, so that memory runs out.
     pub(crate) reckless: bool,
+    pub(crate) drafts: Drafts,
 }
 
 impl Setup {
@@ -44,6 +45,7 @@ impl Setup {
             kv_dtype: KvDtype::default(),
             prefix_cache: false,
             reckless: false,
+            drafts: Drafts::default(),
         }
     }
 }
@@ -88,6 +90,7 @@ impl Run {
             prefix_cache: setup.prefix_cache,
             output_ratio: if setup.reckless { reckless } else { OutputRatio::default() },
             watermark_permille: if setup.reckless { 0 } else { 10 },
+            drafts: setup.drafts,
             ..EngineConfig::default()
         };
         let backend = CpuBackend::new(packed_for(weights, setup.isa), options).unwrap();

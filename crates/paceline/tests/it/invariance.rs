@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use paceline_cpu::quant::{Rng, TensorType};
 use paceline_cpu::{Isa, KvDtype};
-use paceline_engine::{FinishReason, SamplingParams, derive_seed};
+use paceline_engine::{Drafts, FinishReason, SamplingParams, Stats, derive_seed};
 use paceline_model::Checkpoint;
 use paceline_model::synth::SynthSpec;
 use paceline_model::weights::Weights;
@@ -59,8 +59,14 @@ pub(crate) fn assert_same(what: &str, setup: Setup, found: &[Output], expected: 
     }
 }
 
-/// Every circumstance, on one instruction set, against answers given alone.
-pub(crate) fn check(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
+/// Every circumstance, on one instruction set, against answers given alone. Returns what was counted
+/// in the one with guesses.
+pub(crate) fn check(
+    weights: &Arc<Weights>,
+    plain: Setup,
+    jobs: &[Job],
+    expected: &[Output],
+) -> Stats {
     for (budget, n_threads) in [(16, 1), (64, 2), (512, 1), (512, 2)] {
         let setup = Setup { budget, n_threads, ..plain };
         assert_same("together", setup, &together(weights, setup, jobs).0, expected);
@@ -69,11 +75,17 @@ pub(crate) fn check(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected
     check_prefix_cache(weights, plain, jobs, expected);
     check_cancelling(weights, plain, jobs, expected);
     check_parallel_samples(weights, plain, jobs);
+    check_drafts(weights, plain, jobs, expected)
+}
+
+/// Blocks for little more than the longest job.
+fn small_pool(jobs: &[Job]) -> u32 {
+    let longest = jobs.iter().map(|job| job.prompt.len()).max().unwrap_or(0);
+    (longest as u32 + MAX_TOKENS).div_ceil(32) + 1
 }
 
 fn check_preemption(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
-    let longest = jobs.iter().map(|job| job.prompt.len()).max().unwrap_or(0);
-    let n_blocks = (longest as u32 + MAX_TOKENS).div_ceil(32) + 1;
+    let n_blocks = small_pool(jobs);
     let setup = Setup { n_blocks, reckless: true, ..plain };
     let (found, stats) = together(weights, setup, jobs);
     assert!(stats.n_preemptions > 0, "the pool of {n_blocks} blocks was meant to be too small");
@@ -92,6 +104,22 @@ fn check_prefix_cache(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expect
         let n_cached = run.engine.stats().n_cached_tokens - before;
         assert!(pass == "cold cache" || n_cached > 0, "nothing came from the warm cache");
     }
+}
+
+/// Guesses at next tokens, as many as a sequence may have, whatever they cost.
+fn check_drafts(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) -> Stats {
+    let drafts = Drafts { most: 5, base_rows: 10_000, tile_rows: 1 };
+    let plain = Setup { drafts, ..plain };
+    let (found, stats) = together(weights, plain, jobs);
+    assert_same("guessed", plain, &found, expected);
+    assert!(stats.n_accepted_tokens > 0, "none of {} guesses is right", stats.n_drafted_tokens);
+    let n_blocks = small_pool(jobs);
+    let cramped = Setup { n_blocks, reckless: true, ..plain };
+    let cached = Setup { n_threads: 2, prefix_cache: true, ..plain };
+    for setup in [cramped, cached] {
+        assert_same("guessed", setup, &together(weights, setup, jobs).0, expected);
+    }
+    stats
 }
 
 fn check_cancelling(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
@@ -262,7 +290,9 @@ fn of_the_default_model() {
     let lengths = [1, 2, 257, 3, 100, 5, 17, 31, 128, 32, 33, 47, 64, 65];
     let jobs = jobs(weights.spec().n_vocab, &lengths);
     let expected = alone(&weights, Setup::plain(), &jobs);
-    check(&weights, Setup::plain(), &jobs, &expected);
+    let stats = check(&weights, Setup::plain(), &jobs, &expected);
+    let n_wrong = stats.n_drafted_tokens - stats.n_accepted_tokens;
+    assert!(n_wrong > 0, "all guesses were right");
     for isa in other_vectors().chain([Isa::Scalar]) {
         check_briefly(&weights, isa);
     }

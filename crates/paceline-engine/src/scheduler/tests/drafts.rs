@@ -1,0 +1,88 @@
+//! Guesses at next tokens.
+
+use super::*;
+use crate::config::Drafts;
+use crate::fake::FakeModel;
+
+/// As many as there may be, whatever they cost.
+const ALL: Drafts = Drafts { most: 4, base_rows: 1000, tile_rows: 1 };
+
+/// The model says mostly what it has said before.
+fn habitual(limits: BackendLimits, config: EngineConfig) -> Engine<FakeBackend> {
+    let mut model = FakeModel::new(limits.n_vocab);
+    model.has_habits = true;
+    let backend = FakeBackend::with_model(limits, model, FakeFailures::default());
+    Engine::new(backend, config).unwrap()
+}
+
+fn config(drafts: Drafts) -> EngineConfig {
+    EngineConfig { drafts, prefix_cache: false, ..EngineConfig::default() }
+}
+
+/// Tokens of a few requests, and the steps they took.
+fn answers(config: EngineConfig) -> (Vec<Vec<Token>>, u64) {
+    let mut engine = habitual(BackendLimits { n_vocab: 20, ..LIMITS }, config);
+    let ids: Vec<RequestId> = (0..4)
+        .map(|i| {
+            let prompt = prompt(i, 6).iter().map(|token| token % 20).collect();
+            engine.submit(request(prompt, params(60)), 0).unwrap()
+        })
+        .collect();
+    let events = run_all(&mut engine);
+    (ids.iter().map(|&id| tokens_of(&events, id, 0)).collect(), engine.stats().n_steps)
+}
+
+#[test]
+fn they_save_steps_and_change_no_token() {
+    let (expected, n_steps) = answers(config(Drafts::default()));
+    let (found, n_fewer) = answers(config(ALL));
+    assert_eq!(found, expected);
+    assert!(n_fewer * 4 < n_steps * 3, "{n_fewer} steps instead of {n_steps}");
+}
+
+#[test]
+fn they_can_be_switched_off_and_on_again() {
+    let mut engine = habitual(LIMITS, config(ALL));
+    engine.submit(request(prompt(1, 5), params(90)), 0).unwrap();
+    engine.set_drafting(false);
+    for _ in 0..60 {
+        step(&mut engine, 0);
+    }
+    assert_eq!(engine.stats().n_drafted_tokens, 0);
+    engine.set_drafting(true);
+    run_all(&mut engine);
+    assert!(engine.stats().n_drafted_tokens > 0);
+}
+
+#[test]
+fn nothing_is_guessed_beyond_the_last_token() {
+    let mut engine = habitual(LIMITS, config(ALL));
+    let id = engine.submit(request(vec![3; 9], params(3)), 0).unwrap();
+    let events = run_all(&mut engine);
+    assert_eq!(tokens_of(&events, id, 0).len(), 3);
+    assert_eq!(finishes(&events), [(id, 0, FinishReason::Length)]);
+}
+
+#[test]
+fn nobody_is_preempted_for_them() {
+    // Room for both sequences, and for nothing else.
+    let limits = BackendLimits { n_blocks: 20, n_vocab: 20, ..LIMITS };
+    let mut engine = habitual(limits, EngineConfig { watermark_permille: 0, ..config(ALL) });
+    for i in 0..2 {
+        let prompt = prompt(i, 10).iter().map(|token| token % 20).collect();
+        engine.submit(request(prompt, params(30)), 0).unwrap();
+    }
+    run_all(&mut engine);
+    let stats = engine.stats();
+    assert!(stats.n_accepted_tokens > 0 && stats.n_preemptions == 0, "{stats:?}");
+}
+
+#[test]
+fn guided_sequences_have_none() {
+    let mut engine = habitual(LIMITS, config(ALL));
+    let constraint = crate::fake::FakeConstraint::new(LIMITS.n_vocab, 200);
+    let guided = request(prompt(1, 5), params(60));
+    engine.submit(Request { constraint: Some(Box::new(constraint)), ..guided }, 0).unwrap();
+    run_all(&mut engine);
+    assert_eq!(engine.stats().n_drafted_tokens, 0);
+}
