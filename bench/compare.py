@@ -8,7 +8,7 @@
 Machines drift, so the engines take turns: for every round and batch size each of them runs once, in
 a process of its own, and the order changes from round to round. Loading a model is not timed.
 Prefill lasts until every sequence has its first token; decode is the rest, one token of every
-sequence in each step. Greedy, no end of text, the same number of tokens for all. Only speed is
+sequence in each step (more in `paceline-drafts`, as far as its guesses are right). Greedy, no end of text, the same number of tokens for all. Only speed is
 compared. An engine that is not there, or fails, is named and left out.
 """
 
@@ -37,7 +37,9 @@ WORKERS = {
     "openvino-f16": "openvino_worker.py",
     "transformers": "transformers_worker.py",
 }
-ENGINES = ["paceline", *WORKERS]
+# Ours, and how many guesses at next tokens each step may have for a sequence.
+OWN = {"paceline": 0, "paceline-drafts": 5}
+ENGINES = [*OWN, *WORKERS]
 DEFAULT_ENGINES = "paceline,llama.cpp,openvino-f16"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Nothing here takes this long; a process that does is stuck.
@@ -70,7 +72,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--engines", type=engine_list, default=engine_list(DEFAULT_ENGINES), metavar="A,B",
-        help=f"of {', '.join(ENGINES)}; the first is compared with the others "
+        help=f"of {', '.join(ENGINES)}; the first, and its variants, are compared with the others "
              f"[{DEFAULT_ENGINES}]")
     add("--batch", type=number_list, default=[1, 8, 16, 32, 64, 128], metavar="N,N",
         help="batch sizes [1,8,16,32,64,128]")
@@ -183,7 +185,7 @@ def prepare(args: argparse.Namespace) -> tuple[dict[str, Task], dict[str, str]]:
 
 
 def model_for(engine: str, args: argparse.Namespace) -> Path:
-    if engine == "paceline":
+    if engine in OWN:
         if not args.paceline.exists():
             raise EngineError(f"there is no {args.paceline}: run `cargo build --release`")
         return args.model
@@ -210,8 +212,8 @@ def f16_model(args: argparse.Namespace) -> Path:
 
 
 def run_engine(engine: str, task: Task, args: argparse.Namespace) -> Speed:
-    if engine == "paceline":
-        return run_paceline(task, args.paceline)
+    if engine in OWN:
+        return run_paceline(task, OWN[engine], args.paceline)
     worker = PEERS / WORKERS[engine]
     python = install.python_of(args.venv)
     command = [str(python), str(worker), json.dumps(asdict(task))]
@@ -221,11 +223,12 @@ def run_engine(engine: str, task: Task, args: argparse.Namespace) -> Speed:
         raise EngineError(f"its answer is not a speed: {error}") from error
 
 
-def run_paceline(task: Task, binary: Path) -> Speed:
+def run_paceline(task: Task, drafts: int, binary: Path) -> Speed:
     command = [str(binary), "bench", "throughput", "--json", "--rounds", "1",
                "--model", task.model, "--batch", str(task.batch),
                "--prompt-tokens", str(task.prompt_tokens),
-               "--new-tokens", str(task.new_tokens), "--threads", str(task.threads)]
+               "--new-tokens", str(task.new_tokens), "--threads", str(task.threads),
+               "--num-speculative-tokens", str(drafts)]
     try:
         row = json.loads(output(command))[0]
         return Speed(row["prefill_tokens_per_s"], row["decode_tokens_per_s"], row.get("isa", ""))

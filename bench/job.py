@@ -49,7 +49,8 @@ def arguments():
     args = parser.parse_args()
     # As `bench strategies` has it.
     n_blocks = -(-(args.prompt_words + args.new_tokens) // BLOCK) * args.batch
-    args.engine = ["--max-num-seqs", str(args.batch)]
+    # Guesses at next tokens are no part of what is compared.
+    args.engine = ["--max-num-seqs", str(args.batch), "--num-speculative-tokens", "0"]
     if not args.default_memory:
         args.engine += ["--num-kv-blocks", str(n_blocks + n_blocks // 50 + 8)]
     args.serve_arg = args.engine

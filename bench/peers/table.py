@@ -98,17 +98,23 @@ def text(results: Results) -> str:
     present = results.present()
     if not present:
         return ""
-    base, peers = present[0], present[1:]
-    against = [[peer] for peer in peers] + ([peers] if len(peers) > 1 else [])
-    headings = ["", "batch", *present, *(heading(base, rivals) for rivals in against)]
+    own = [engine for engine in present if is_variant(engine, present[0])]
+    peers = [engine for engine in present if engine not in own]
+    rivals = [[peer] for peer in peers] + ([peers] if len(peers) > 1 else [])
+    against = [(engine, some) for engine in own for some in rivals]
+    headings = ["", "batch", *present, *(heading(*pair) for pair in against)]
     lines = []
     for phase in PHASES:
         for batch in results.batches:
             speeds = [shown(results.speed(engine, batch, phase), "{:,.0f}") for engine in present]
-            ratios = [shown(results.ratio(base, rivals, batch, phase), "{:.2f}x")
-                      for rivals in against]
+            ratios = [shown(results.ratio(*pair, batch, phase), "{:.2f}x") for pair in against]
             lines.append([phase, str(batch), *speeds, *ratios])
     return aligned([headings, *lines])
+
+
+def is_variant(engine: str, base: str) -> bool:
+    """Whether it is the same engine, in another way."""
+    return engine == base or engine.startswith(f"{base}-")
 
 
 def heading(base: str, rivals: list[str]) -> str:

@@ -5,8 +5,9 @@
 //! whether the next draft was right. A wrong draft costs its row and never changes an answer,
 //! since a row's result depends on its own sequence alone.
 //!
-//! Which drafts are worth their rows depends on how likely they are and on what rows cost. The first
-//! is learned for each sequence, also while nothing is drafted; the second is told by the caller.
+//! Which drafts are worth their rows depends on how likely they are and on what rows cost. The
+//! first is learned for each sequence, also while nothing is drafted; the second is told by the
+//! caller.
 
 use crate::config::Drafts;
 use crate::ids::Token;

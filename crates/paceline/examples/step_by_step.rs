@@ -10,7 +10,9 @@ use paceline::{Error, GenerateParams, Llm, LlmOptions, RequestId, Session};
 
 fn main() -> Result<(), Error> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "default".to_owned());
-    let mut llm = Llm::load(&model, LlmOptions::default())?;
+    // Where a text repeats itself a step may bring several of its tokens; here it shall not.
+    let options = LlmOptions { num_speculative_tokens: 0, ..LlmOptions::default() };
+    let mut llm = Llm::load(&model, options)?;
     let params = GenerateParams::greedy(8);
     let mut session = llm.session();
     let mut requests =

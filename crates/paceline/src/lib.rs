@@ -13,7 +13,7 @@
 //!
 //! * [`Llm::generate_batch`]: many prompts in, all answers out.
 //! * [`Llm::stream`]: the same, piece by piece, all sequences side by side.
-//! * [`Llm::session`]: manual control. Add sequences, step one token at a time, look at each one's
+//! * [`Llm::session`]: manual control. Add sequences, go step by step, look at each one's
 //!   state, remove it in mid-flight.
 //!
 //! All three are one path: a [`Session`] over the engine. This crate knows text; tokens and blocks

@@ -42,7 +42,7 @@ impl FakeModel {
         x ^ x >> 29
     }
 
-    /// Fills `logits` from the state after the token `last`, with values from -4 to 4 and some ties.
+    /// Fills `logits` from the state after token `last`, with values from -4 to 4 and some ties.
     pub fn logits(&self, state: u64, last: Token, logits: &mut Vec<f32>) {
         logits.clear();
         let mut x = state;

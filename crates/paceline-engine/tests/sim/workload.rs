@@ -119,8 +119,8 @@ impl Workload {
         let Self { limits, config, failures, nan_one_in, actions, .. } = self;
         let Self { has_habits, batch_rows, shared_rows, .. } = self;
         let mut lines = vec![format!(
-            "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in} has_habits {has_habits}\n{actions:?}\n\
-             batch_rows {batch_rows:?} shared_rows {shared_rows:?}"
+            "{limits:?}\n{config:?}\n{failures:?} nan_one_in {nan_one_in} has_habits {has_habits}\n\
+             {actions:?}\nbatch_rows {batch_rows:?} shared_rows {shared_rows:?}"
         )];
         lines.extend(self.arrivals.iter().map(|arrival| format!("{arrival:?}")));
         lines.join("\n")

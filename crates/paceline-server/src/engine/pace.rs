@@ -53,7 +53,7 @@ impl Pace {
         if self.is_overdue() { LEAST_ROWS.min(self.max_rows) } else { self.rows }
     }
 
-    /// Whether guesses at next tokens, which make steps up to twice as long, leave them short enough.
+    /// Whether steps stay short enough with guesses at next tokens, which may double them.
     pub(super) fn has_time_for_drafts(&self, times: &StepTimes) -> bool {
         times.seconds_without_prompts() < 0.5 * self.aim * self.target_seconds
     }

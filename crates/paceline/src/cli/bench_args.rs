@@ -9,6 +9,7 @@ use paceline_model::pull::Source;
 
 #[cfg(feature = "serve")]
 use super::bench_serve_args::{BenchServeArgs, SERVE_EXAMPLES};
+use super::engine_args::KvCacheDtype;
 use super::{ByteSize, Console, SourceArgs, Span};
 
 const BENCH_EXAMPLES: &str = r#"Examples:
@@ -137,6 +138,10 @@ pub(crate) struct BenchModelArgs {
     /// Instruction set: scalar, avx2, avx512 or amx [default: the best there is]
     #[arg(long)]
     isa: Option<Isa>,
+
+    /// What keys and values are kept as; auto is bf16
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvCacheDtype::Auto)]
+    kv_cache_dtype: KvCacheDtype,
 }
 
 impl BenchModelArgs {
@@ -147,6 +152,7 @@ impl BenchModelArgs {
         let options = LlmOptions {
             threads: self.threads.map(usize::from),
             isa: self.isa,
+            kv_cache_dtype: self.kv_cache_dtype.into(),
             prefix_cache: false,
             pull: Some(self.source.pull_options(&source)?),
             ..sizes

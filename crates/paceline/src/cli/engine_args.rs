@@ -66,7 +66,7 @@ pub(crate) struct MemoryArgs {
 
 /// `--kv-cache-dtype`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum KvCacheDtype {
+pub(crate) enum KvCacheDtype {
     Auto,
     #[value(alias = "float16")]
     F16,

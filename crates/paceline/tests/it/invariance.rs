@@ -59,8 +59,8 @@ pub(crate) fn assert_same(what: &str, setup: Setup, found: &[Output], expected: 
     }
 }
 
-/// Every circumstance, on one instruction set, against answers given alone. Returns what was counted
-/// in the one with guesses.
+/// Every circumstance, on one instruction set, against answers given alone. Returns what was
+/// counted in the one with guesses.
 pub(crate) fn check(
     weights: &Arc<Weights>,
     plain: Setup,

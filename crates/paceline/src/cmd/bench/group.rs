@@ -129,9 +129,9 @@ pub(super) fn params(max_tokens: u32) -> GenerateParams {
     GenerateParams { sampling, ..GenerateParams::default() }
 }
 
-/// Runs one batch: until every sequence has its first token (prefill), then until each has its other
-/// tokens (decode). Without guesses all sequences take part in each step, with them until they are
-/// done.
+/// Runs one batch: until every sequence has its first token (prefill), then until each has its
+/// other tokens (decode). Without guesses all sequences take part in each step, with them until
+/// they are done.
 pub(super) fn run(llm: &mut Llm, prompts: &[Vec<Token>], shape: Shape) -> Result<GroupTiming> {
     let params = params(shape.max_len(prompts.len() as u32) - shape.n_prompt);
     let before = llm.stats();
