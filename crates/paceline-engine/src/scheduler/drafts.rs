@@ -82,25 +82,37 @@ impl Scheduler {
         let seq = &self.seqs[slot];
         let Some(found) = seq.found else { return };
         draft.guess = Some(found.guess(&seq.tokens));
-        let room = self.room_for_drafts(slot, n_others, left).min(self.config.drafts.most as usize);
-        let chain = seq.luck.chain(found.length).take(room.min(drafting.n_left));
-        let n_drafts = chain.take_while(|&likely| likely >= drafting.least).count();
-        draft.tokens.extend(found.following(&seq.tokens).take(n_drafts));
+        let room = self.room_for_drafts(slot, n_others, left).min(drafting.n_left);
+        let chain = seq.luck.chain(found.length).take(room);
+        let n_wanted = chain.take_while(|&likely| likely >= drafting.least).count();
+        let n_drafts = self.take_slots(slot, n_wanted);
+        draft.tokens.extend(found.following(&self.seqs[slot].tokens).take(n_drafts));
         drafting.n_left -= n_drafts;
         left.all -= n_drafts;
         left.batch -= if self.is_batch(slot) { n_drafts } else { 0 };
-        // There is room: it was counted above.
-        self.grow_table(slot, 1 + n_drafts);
     }
 
+    /// How many drafts a stream may have by rows and by its length.
     fn room_for_drafts(&self, slot: SeqSlot, n_others: usize, left: &Rows) -> usize {
         let seq = &self.seqs[slot];
         let n_rows = if self.is_batch(slot) { left.all.min(left.batch) } else { left.all };
-        let n_spare_blocks = (self.pool.n_free() as usize).saturating_sub(self.running.len());
-        let n_blocks = seq.blocks.len() + n_spare_blocks;
-        let n_slots = n_blocks * self.pool.block_size() as usize - seq.n_computed;
         // A sequence's last token is never computed.
-        let n_tokens = seq.max_len - seq.tokens.len();
-        n_rows.saturating_sub(n_others).min(n_slots - 1).min(n_tokens - 1)
+        let n_tokens = seq.max_len - seq.tokens.len() - 1;
+        let most = self.config.drafts.most as usize;
+        n_rows.saturating_sub(n_others).min(n_tokens).min(most)
+    }
+
+    /// Slots after that of a stream's own row, as many of the wanted ones as there are without
+    /// the blocks that others may need for their next rows.
+    fn take_slots(&mut self, slot: SeqSlot, n_wanted: usize) -> usize {
+        let n_kept = self.running.len() as u32;
+        let seq = &mut self.seqs[slot];
+        let n_blocks = self.pool.blocks_for(seq.n_computed + 1 + n_wanted);
+        while seq.blocks.len() < n_blocks && self.pool.n_free() > n_kept {
+            let Some(block) = self.pool.take() else { break };
+            seq.blocks.push(block);
+        }
+        let n_slots = seq.blocks.len() * self.pool.block_size() as usize;
+        n_wanted.min(n_slots - seq.n_computed - 1)
     }
 }
