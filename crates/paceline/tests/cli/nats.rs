@@ -78,12 +78,29 @@ impl<'a> Workers<'a> {
     fn terminate(&mut self) {
         for child in &self.children {
             let pid = child.id().to_string();
+            wait_until_it_hears(&pid);
             let kill = std::process::Command::new("kill").args(["-TERM", &pid]).status();
             assert!(kill.unwrap().success());
         }
         for mut child in self.children.drain(..) {
             assert_eq!(child.wait().unwrap().code(), Some(0));
         }
+    }
+}
+
+/// Waits until a process that was just started does something of its own on SIGTERM.
+fn wait_until_it_hears(pid: &str) {
+    const SIGTERM: u32 = 15;
+    let start = Instant::now();
+    let hears = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.unwrap_or_default().trim(), 16).unwrap_or(0);
+        caught >> (SIGTERM - 1) & 1 == 1
+    };
+    while !hears() {
+        assert!(start.elapsed() < PATIENCE, "worker {pid} does not hear SIGTERM");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
