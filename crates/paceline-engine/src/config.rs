@@ -55,6 +55,9 @@ pub struct Drafts {
     pub tile_rows: u32,
 }
 
+/// More than anybody can guess right; memory is set aside for all of them.
+const MAX_DRAFTS: u32 = 64;
+
 /// What prompts may have of a step that tenants share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedRows {
@@ -160,6 +163,10 @@ impl EngineConfig {
         if self.watermark_permille > 1000 {
             let name = "watermark_permille";
             return Err(ConfigError::OutOfRange { name, allowed: "at most 1000" });
+        }
+        if self.drafts.most > MAX_DRAFTS {
+            let name = "num_speculative_tokens";
+            return Err(ConfigError::OutOfRange { name, allowed: "at most 64" });
         }
         let OutputRatio { initial, least, .. } = self.output_ratio;
         if !(0.0 <= least && least <= initial && initial <= 1.0) {

@@ -86,3 +86,11 @@ fn guided_sequences_have_none() {
     run_all(&mut engine);
     assert_eq!(engine.stats().n_drafted_tokens, 0);
 }
+
+#[test]
+fn more_than_can_be_are_refused() {
+    let drafts = Drafts { most: 65, ..ALL };
+    let backend = FakeBackend::new(LIMITS, FakeFailures::default());
+    let refused = Engine::new(backend, config(drafts)).err();
+    assert!(matches!(refused, Some(ConfigError::OutOfRange { .. })), "{refused:?}");
+}
