@@ -43,13 +43,14 @@ class Server:
         for line in self.process.stderr:
             if line.startswith("ready: "):
                 self.address = line.split()[1].removesuffix("/v1")
+                # Somebody must read its log, or it would wait for room to write more.
+                threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return
         raise AssertionError("the server ended before it was ready")
 
     def stop(self):
         """In good order, although the page still watches."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.stderr.read()
         return self.process.wait(PATIENCE_S)
 
 
