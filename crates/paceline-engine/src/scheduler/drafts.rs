@@ -58,10 +58,11 @@ impl Scheduler {
                 self.likely.extend(seq.luck.chain(found.length).take(drafts.most as usize));
             }
         }
-        self.likely.sort_unstable_by(|a, b| b.total_cmp(a));
         if !self.is_drafting {
+            // What is said next is compared with the guesses all the same, to learn from it.
             return Drafting::NONE;
         }
+        self.likely.sort_unstable_by(|a, b| b.total_cmp(a));
         let n_left = drafts.best_count(self.expected_rows(), &self.likely);
         let last = n_left.checked_sub(1);
         Drafting { least: last.map_or(1.0, |last| self.likely[last]), n_left }
