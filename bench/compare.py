@@ -38,7 +38,11 @@ WORKERS = {
     "transformers": "transformers_worker.py",
 }
 # Ours, and how many guesses at next tokens each step may have for a sequence.
-OWN = {"paceline": 0, "paceline-drafts": 5}
+OWN = {
+    "paceline": [],
+    "paceline-int12": ["--activation-dtype", "int12"],
+    "paceline-drafts": ["--num-speculative-tokens", "5"],
+}
 ENGINES = [*OWN, *WORKERS]
 DEFAULT_ENGINES = "paceline,llama.cpp,openvino-f16"
 DEFAULT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -223,12 +227,12 @@ def run_engine(engine: str, task: Task, args: argparse.Namespace) -> Speed:
         raise EngineError(f"its answer is not a speed: {error}") from error
 
 
-def run_paceline(task: Task, drafts: int, binary: Path) -> Speed:
+def run_paceline(task: Task, flags: list[str], binary: Path) -> Speed:
     command = [str(binary), "bench", "throughput", "--json", "--rounds", "1",
                "--model", task.model, "--batch", str(task.batch),
                "--prompt-tokens", str(task.prompt_tokens),
                "--new-tokens", str(task.new_tokens), "--threads", str(task.threads),
-               "--num-speculative-tokens", str(drafts)]
+               *flags]
     try:
         row = json.loads(output(command))[0]
         return Speed(row["prefill_tokens_per_s"], row["decode_tokens_per_s"], row.get("isa", ""))

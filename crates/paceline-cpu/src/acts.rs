@@ -5,6 +5,9 @@
 //! columns, the sixteen rows' pairs of bf16 values. Where there are only a few rows, tiles have
 //! room for no more: one thread writes what all read, and each line that it touches goes from core
 //! to core.
+//!
+//! Weights that were packed for integers read activations as integers of twelve bits, with a scale
+//! for each 32 columns ([`crate::kernels::matmul_int`]): lanes as half words, tiles as bytes.
 
 use crate::aligned::Aligned;
 
@@ -14,6 +17,36 @@ pub const ACT_BLOCK: usize = 32;
 /// Rows of a tile.
 pub(crate) const TILE_ROWS: usize = 16;
 
+/// What activations are rounded to where they meet coded weights.
+///
+/// Each is an arithmetic of its own: results differ between the two, within one they never do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ActDtype {
+    /// Weights are turned into bf16, too: the faster for many rows on matrix tiles.
+    #[default]
+    Bf16,
+    /// Integers that meet the weights' codes as they are: the faster for few rows. Weights that
+    /// have no codes, or other scales than one for each 32 columns, keep bf16.
+    Int12,
+}
+
+impl ActDtype {
+    pub const ALL: [ActDtype; 2] = [ActDtype::Bf16, ActDtype::Int12];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            ActDtype::Bf16 => "bf16",
+            ActDtype::Int12 => "int12",
+        }
+    }
+}
+
+impl std::fmt::Display for ActDtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Rows of activations in the forms the weights read. Made once, grows never.
 #[derive(Debug)]
 pub struct Acts {
@@ -21,6 +54,8 @@ pub struct Acts {
     /// Rounded, for lanes or for tiles.
     floats: Aligned<f32>,
     brains: Aligned<u16>,
+    ints: Aligned<u8>,
+    int_scales: Aligned<f32>,
     n_rows: usize,
     n_cols: usize,
     max_rows: usize,
@@ -36,6 +71,10 @@ pub struct ActForms {
     pub floats: bool,
     /// Rounded to bf16, in tiles.
     pub tiles: bool,
+    /// Integers as half words.
+    pub int_words: bool,
+    /// Integers as bytes: what is left over of sixteenths, then the sixteenths.
+    pub int_bytes: bool,
 }
 
 impl ActForms {
@@ -45,6 +84,8 @@ impl ActForms {
             exact: self.exact || other.exact,
             floats: self.floats || other.floats,
             tiles: self.tiles || other.tiles,
+            int_words: self.int_words || other.int_words,
+            int_bytes: self.int_bytes || other.int_bytes,
         }
     }
 }
@@ -57,6 +98,8 @@ impl Acts {
             exact: vec![0.0; max_rows * max_cols],
             floats: Aligned::zeros(n),
             brains: Aligned::zeros(n),
+            ints: Aligned::zeros(2 * n),
+            int_scales: Aligned::zeros(IntScale::FIELDS * n / ACT_BLOCK),
             n_rows: 0,
             n_cols: max_cols,
             max_rows,
@@ -101,6 +144,8 @@ impl Acts {
             exact: self.exact.as_ptr(),
             floats: self.floats.as_ptr(),
             brains: self.brains.as_ptr(),
+            ints: self.ints.as_ptr(),
+            int_scales: self.int_scales.as_ptr(),
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
         }
@@ -111,11 +156,38 @@ impl Acts {
             exact: self.exact.as_mut_ptr(),
             floats: self.floats.as_mut_ptr(),
             brains: self.brains.as_mut_ptr(),
+            ints: self.ints.as_mut_ptr(),
+            int_scales: self.int_scales.as_mut_ptr(),
             n_cols: self.n_cols,
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
             forms: self.forms,
         }
+    }
+}
+
+/// What 32 columns of a row's integers stand for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IntScale {
+    /// What one stands for.
+    pub(crate) unit: f32,
+    /// The sum of the integers,
+    pub(crate) sum: f32,
+    /// and what it stands for.
+    pub(crate) total: f32,
+}
+
+impl IntScale {
+    pub(crate) const FIELDS: usize = 3;
+
+    /// The fields lie `step` apart.
+    ///
+    /// # Safety
+    /// They do.
+    #[inline(always)]
+    pub(crate) unsafe fn read(at: *const f32, step: usize) -> IntScale {
+        // SAFETY: forwarded contract.
+        unsafe { IntScale { unit: *at, sum: *at.add(step), total: *at.add(2 * step) } }
     }
 }
 
@@ -127,8 +199,52 @@ pub(crate) struct ActView {
     pub(crate) floats: *const f32,
     /// `[tile of rows][block][16 pairs of columns][row][2]`.
     pub(crate) brains: *const u16,
+    /// `[row][block][64]`.
+    pub(crate) ints: *const u8,
+    /// `[tile of rows][block][unit, sum, total][row]`.
+    pub(crate) int_scales: *const f32,
     pub(crate) n_blocks: usize,
     pub(crate) tile_rows: usize,
+}
+
+impl ActView {
+    /// Of the tile that begins with `row`, what `block` stands for: all units, sums and totals.
+    ///
+    /// # Safety
+    /// The row and the block lie within the activations.
+    #[inline(always)]
+    pub(crate) unsafe fn int_scales_of(&self, row: usize, block: usize) -> *const f32 {
+        let at = (row / self.tile_rows * self.n_blocks + block) * IntScale::FIELDS;
+        // SAFETY: the caller vouches for the row and the block.
+        unsafe { self.int_scales.add(at * self.tile_rows) }
+    }
+
+    /// # Safety
+    /// As [`ActView::int_scales_of`].
+    #[inline(always)]
+    pub(crate) unsafe fn int_scale(&self, row: usize, block: usize) -> IntScale {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let at = self.int_scales_of(row, block).add(row % self.tile_rows);
+            IntScale::read(at, self.tile_rows)
+        }
+    }
+}
+
+impl ActViewMut {
+    /// # Safety
+    /// As [`ActView::int_scales_of`]; nobody else writes the row.
+    #[inline(always)]
+    pub(crate) unsafe fn put_int_scale(&self, row: usize, block: usize, scale: IntScale) {
+        let tile = (row / self.tile_rows * self.n_blocks + block) * IntScale::FIELDS;
+        // SAFETY: the caller vouches for the row and the block.
+        unsafe {
+            let at = self.int_scales.add(tile * self.tile_rows + row % self.tile_rows);
+            *at = scale.unit;
+            *at.add(self.tile_rows) = scale.sum;
+            *at.add(2 * self.tile_rows) = scale.total;
+        }
+    }
 }
 
 /// [`Acts`] for kernels that fill in rows.
@@ -137,6 +253,8 @@ pub(crate) struct ActViewMut {
     pub(crate) exact: *mut f32,
     pub(crate) floats: *mut f32,
     pub(crate) brains: *mut u16,
+    pub(crate) ints: *mut u8,
+    pub(crate) int_scales: *mut f32,
     pub(crate) n_cols: usize,
     pub(crate) n_blocks: usize,
     pub(crate) tile_rows: usize,

@@ -207,4 +207,17 @@ macro_rules! tile_dot_int8 {
     };
 }
 
-pub(crate) use {tile_dot_bf16, tile_dot_int8, tile_load, tile_load_past, tile_store, tile_zero};
+/// `sums += a x b`, where `a` holds rows of signed bytes and `b` fours of rows of bytes without
+/// sign, interleaved.
+macro_rules! tile_dot_bytes {
+    ($sums:literal, $a:literal, $b:literal) => {
+        ::std::arch::asm!(
+            concat!("tdpbsud tmm", $sums, ", tmm", $a, ", tmm", $b),
+            options(nostack, nomem),
+        )
+    };
+}
+
+pub(crate) use {
+    tile_dot_bf16, tile_dot_bytes, tile_dot_int8, tile_load, tile_load_past, tile_store, tile_zero,
+};

@@ -34,7 +34,9 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
-            if avx512 && is_x86_feature_detected!("avx512vbmi") && crate::amx::is_available() {
+            let bytes =
+                is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("avx512vnni");
+            if avx512 && bytes && crate::amx::is_available() {
                 return Isa::Amx;
             }
             if avx512 {

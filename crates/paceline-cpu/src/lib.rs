@@ -24,7 +24,7 @@ mod pool;
 pub mod quant;
 mod table;
 
-pub use acts::{ACT_BLOCK, ActForms, Acts};
+pub use acts::{ACT_BLOCK, ActDtype, ActForms, Acts};
 pub use aligned::{Aligned, Plain};
 pub use isa::{ISA_VARIABLE, Isa, IsaError};
 pub use kernels::kv::{KV_BLOCK, KvDtype};

@@ -19,13 +19,23 @@
 //! * four-bit: four vectors of half words; nibble `j` of half word `k` of vector `i` is column `k`
 //!   of output `4i + j` plus eight;
 //! * bytes: for each output the thirty-two columns, plus 128;
-//! * bf16: for each output the thirty-two columns.
+//! * bf16: for each output the thirty-two columns;
+//!
+//! or for integers, one output a lane, codes as they are in the file:
+//!
+//! * four-bit: four vectors of words; of lane `n` of vector `i`, the low nibbles of the bytes are
+//!   columns `4i` to `4i + 3` of output `n`, the high ones columns `16 + 4i` to `16 + 4i + 3`;
+//! * bytes: eight vectors of words; the bytes of lane `n` of vector `i` are columns `4i` to
+//!   `4i + 3` of output `n`.
+//!
+//! Tiles of bytes read the four in this order. Lanes read bytes two by two, the first and third
+//! and then the others, so for them the second and third change places.
 
 use std::fmt;
 
 use half::f16;
 
-use crate::acts::{ACT_BLOCK, ActForms};
+use crate::acts::{ACT_BLOCK, ActDtype, ActForms};
 use crate::aligned::{Aligned, LINE};
 use crate::isa::Isa;
 use crate::kernels::format::{Codes, Layout};
@@ -52,11 +62,22 @@ enum Data {
 pub(crate) enum Arrangement {
     Lanes,
     Tiles,
+    IntLanes,
+    IntTiles,
 }
 
 impl Arrangement {
-    fn of(isa: Isa) -> Arrangement {
-        if isa == Isa::Amx { Arrangement::Tiles } else { Arrangement::Lanes }
+    fn of(isa: Isa, acts: ActDtype, layout: Layout) -> Arrangement {
+        match (isa, acts) {
+            (Isa::Amx, ActDtype::Int12) if layout.groups() == 1 => Arrangement::IntTiles,
+            (Isa::Amx, _) => Arrangement::Tiles,
+            (_, ActDtype::Int12) if layout.groups() == 1 => Arrangement::IntLanes,
+            _ => Arrangement::Lanes,
+        }
+    }
+
+    fn suits(self, isa: Isa) -> bool {
+        matches!(self, Arrangement::Tiles | Arrangement::IntTiles) == (isa == Isa::Amx)
     }
 }
 
@@ -82,6 +103,8 @@ pub(crate) struct ExactView {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MatrixView {
     Coded(CodedView),
+    /// Arranged for integers.
+    Ints(CodedView),
     Exact(ExactView),
 }
 
@@ -90,6 +113,7 @@ impl MatrixView {
     pub(crate) fn up_to(self, panel: usize) -> MatrixView {
         match self {
             MatrixView::Coded(view) => MatrixView::Coded(view.up_to(panel)),
+            MatrixView::Ints(view) => MatrixView::Ints(view.up_to(panel)),
             MatrixView::Exact(_) => self,
         }
     }
@@ -181,17 +205,21 @@ impl<'a> RawMatrix<'a> {
 }
 
 impl PackedMatrix {
-    /// Packs a matrix for the kernels of `isa`. Output `i` is the source's row `row_of(i)`.
+    /// Packs a matrix for the kernels of `isa` and activations of `acts`. Output `i` is the
+    /// source's row `row_of(i)`.
     pub fn pack(
         raw: RawMatrix<'_>,
         isa: Isa,
+        acts: ActDtype,
         row_of: impl Fn(usize) -> usize,
     ) -> Result<Self, PackError> {
         let row_bytes = raw.row_bytes()?;
-        let arrangement = Arrangement::of(isa);
+        let arrangement = |layout| Arrangement::of(isa, acts, layout);
         let data = match Layout::of(raw.ty) {
-            Some(Layout::Brain) => pack_brain(&raw, row_bytes, arrangement, &row_of)?,
-            Some(layout) => pack_codes(&raw, row_bytes, (layout, arrangement), &row_of)?,
+            Some(Layout::Brain) => {
+                pack_brain(&raw, row_bytes, arrangement(Layout::Brain), &row_of)?
+            }
+            Some(layout) => pack_codes(&raw, row_bytes, (layout, arrangement(layout)), &row_of)?,
             None => pack_exact(&raw, row_bytes, &row_of)?,
         };
         Ok(PackedMatrix { n_rows: raw.n_rows, n_cols: raw.n_cols, ty: raw.ty, data })
@@ -226,8 +254,12 @@ impl PackedMatrix {
     /// How it is multiplied, in a few words.
     pub fn kernel(&self) -> &'static str {
         match &self.data {
-            Data::Coded { arrangement: Arrangement::Tiles, .. } => "bf16 tiles",
-            Data::Coded { arrangement: Arrangement::Lanes, .. } => "bf16 lanes",
+            Data::Coded { arrangement, .. } => match arrangement {
+                Arrangement::Lanes => "bf16 lanes",
+                Arrangement::Tiles => "bf16 tiles",
+                Arrangement::IntLanes => "int12 lanes",
+                Arrangement::IntTiles => "int12 tiles",
+            },
             Data::Exact(_) => "f32 lanes",
         }
     }
@@ -236,10 +268,12 @@ impl PackedMatrix {
     pub fn act_forms(&self) -> ActForms {
         let none = ActForms::default();
         match &self.data {
-            Data::Coded { arrangement: Arrangement::Lanes, .. } => {
-                ActForms { floats: true, ..none }
-            }
-            Data::Coded { arrangement: Arrangement::Tiles, .. } => ActForms { tiles: true, ..none },
+            Data::Coded { arrangement, .. } => match arrangement {
+                Arrangement::Lanes => ActForms { floats: true, ..none },
+                Arrangement::Tiles => ActForms { tiles: true, ..none },
+                Arrangement::IntLanes => ActForms { int_words: true, ..none },
+                Arrangement::IntTiles => ActForms { int_bytes: true, ..none },
+            },
             Data::Exact(_) => ActForms { exact: true, ..none },
         }
     }
@@ -247,20 +281,26 @@ impl PackedMatrix {
     /// Whether the kernels of `isa` can read it.
     pub(crate) fn suits(&self, isa: Isa) -> bool {
         match &self.data {
-            Data::Coded { arrangement, .. } => *arrangement == Arrangement::of(isa),
+            Data::Coded { arrangement, .. } => arrangement.suits(isa),
             Data::Exact(_) => true,
         }
     }
 
     pub(crate) fn view(&self) -> MatrixView {
         match &self.data {
-            Data::Coded { layout, bytes, .. } => MatrixView::Coded(CodedView {
-                data: bytes.as_ptr(),
-                end: bytes.as_ptr_range().end,
-                n_rows: self.n_rows,
-                panel: PanelLayout::of(*layout, self.n_cols),
-                layout: *layout,
-            }),
+            Data::Coded { layout, arrangement, bytes } => {
+                let view = CodedView {
+                    data: bytes.as_ptr(),
+                    end: bytes.as_ptr_range().end,
+                    n_rows: self.n_rows,
+                    panel: PanelLayout::of(*layout, self.n_cols),
+                    layout: *layout,
+                };
+                match arrangement {
+                    Arrangement::Lanes | Arrangement::Tiles => MatrixView::Coded(view),
+                    Arrangement::IntLanes | Arrangement::IntTiles => MatrixView::Ints(view),
+                }
+            }
             Data::Exact(values) => MatrixView::Exact(ExactView {
                 data: values.as_ptr(),
                 n_rows: self.n_rows,
@@ -334,6 +374,8 @@ fn put_block(
     // Codes lie within a byte of their centre, so that the difference fits a signed byte.
     let centred = codes.map(|code| code.wrapping_sub(layout.centre()));
     match (layout.codes(), arrangement) {
+        (_, Arrangement::IntLanes) => codes_for_ints(block, codes, layout, [0, 2, 1, 3], output),
+        (_, Arrangement::IntTiles) => codes_for_ints(block, codes, layout, [0, 1, 2, 3], output),
         (Codes::Nibbles, Arrangement::Lanes) => nibbles_for_lanes(block, &centred, output),
         (Codes::Nibbles, Arrangement::Tiles) => nibbles_for_tiles(block, &centred, output),
         (_, Arrangement::Lanes) => {
@@ -368,6 +410,22 @@ fn nibbles_for_tiles(block: &mut [u8], centred: &[u8; ACT_BLOCK], output: usize)
     }
 }
 
+/// Column `4i + j` goes to byte `place[j]` of the output's lane.
+fn codes_for_ints(
+    block: &mut [u8],
+    codes: &[u8; ACT_BLOCK],
+    layout: Layout,
+    place: [usize; 4],
+    output: usize,
+) {
+    for (column, &code) in codes.iter().enumerate() {
+        let is_high = layout.codes() == Codes::Nibbles && column >= ACT_BLOCK / 2;
+        let vector = (column - if is_high { ACT_BLOCK / 2 } else { 0 }) / 4;
+        let at = LINE * vector + 4 * output + place[column % 4];
+        block[at] |= if is_high { code << 4 } else { code };
+    }
+}
+
 /// bf16 as it is, f16 rounded to it.
 fn pack_brain(
     raw: &RawMatrix<'_>,
@@ -383,8 +441,10 @@ fn pack_brain(
         let lane = output % WIDTH;
         for (column, &x) in values.iter().enumerate() {
             let at = match arrangement {
-                Arrangement::Lanes => column / 2 * LINE + 4 * lane + 2 * (column % 2),
-                Arrangement::Tiles => {
+                Arrangement::Lanes | Arrangement::IntLanes => {
+                    column / 2 * LINE + 4 * lane + 2 * (column % 2)
+                }
+                Arrangement::Tiles | Arrangement::IntTiles => {
                     column / ACT_BLOCK * layout.code_bytes()
                         + LINE * lane
                         + 2 * (column % ACT_BLOCK)

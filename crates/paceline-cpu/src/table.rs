@@ -9,9 +9,9 @@ use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, 
 use crate::kernels::attention_amx::AmxTiles;
 use crate::kernels::kv::{Bf16, Element, F16, FreshKv, Int8, PerDtype};
 use crate::kernels::matmul::Output;
+use crate::kernels::{attention, kv, matmul, matmul_exact, matmul_int, reduce, rows};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::matmul_amx;
-use crate::kernels::{attention, kv, matmul, matmul_exact, reduce, rows};
+use crate::kernels::{matmul_amx, matmul_int_amx};
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
 use crate::{kernels::matmul_amx::GateSink, packed::CodedView};
@@ -70,7 +70,7 @@ impl Kernels {
 /// into functions that carry its target features.
 macro_rules! entries {
     (
-        $isa:ident, ($lanes:ty, $tiles:ty), $coded:ident, $put:expr, $gated:expr
+        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident), $put:expr, $gated:expr
         $(, $features:literal)?
     ) => {
         #[allow(
@@ -121,6 +121,7 @@ macro_rules! entries {
                 unsafe {
                     match w {
                         MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, rows, out),
+                        MatrixView::Ints(w) => $ints::matmul::<V>(w, panels, acts, rows, out),
                         MatrixView::Exact(w) => {
                             matmul_exact::matmul::<V>(w, panels, acts, rows, out)
                         }
@@ -156,7 +157,12 @@ macro_rules! entries {
 
             $(#[target_feature(enable = $features)])?
             unsafe fn put_acts(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
-                unsafe { $put(x, acts, rows) }
+                unsafe {
+                    if acts.forms.int_words {
+                        matmul_int::put_words::<V>(x, acts, rows.clone());
+                    }
+                    $put(x, acts, rows)
+                }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -202,12 +208,18 @@ macro_rules! entries {
     };
 }
 
-entries!(scalar, (crate::lanes::scalar::ScalarLanes, NoTiles), matmul, rows::put_acts::<V>, None);
+entries!(
+    scalar,
+    (crate::lanes::scalar::ScalarLanes, NoTiles),
+    (matmul, matmul_int),
+    rows::put_acts::<V>,
+    None
+);
 #[cfg(target_arch = "x86_64")]
 entries!(
     avx2,
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
-    matmul,
+    (matmul, matmul_int),
     rows::put_acts::<V>,
     None,
     "avx2,fma,f16c"
@@ -216,7 +228,7 @@ entries!(
 entries!(
     avx512,
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
-    matmul,
+    (matmul, matmul_int),
     rows::put_acts::<V>,
     None,
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
@@ -225,11 +237,25 @@ entries!(
 entries!(
     amx,
     (crate::lanes::avx512::Avx512Lanes, AmxTiles),
-    matmul_amx,
-    matmul_amx::put_tiles,
+    (matmul_amx, matmul_int_amx),
+    put_tiles_and_bytes,
     Some(gated_on_tiles),
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c"
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
 );
+
+/// # Safety
+/// As [`matmul_amx::put_tiles`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c")]
+unsafe fn put_tiles_and_bytes(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        if acts.forms.int_bytes {
+            matmul_int_amx::put_bytes(x, acts, rows.clone());
+        }
+        matmul_amx::put_tiles(x, acts, rows);
+    }
+}
 
 /// # Safety
 /// As [`matmul_amx::gated`].

@@ -6,7 +6,7 @@
 use half::f16;
 use paceline_cpu::ops::{Gate, GatedJob, MatmulJob};
 use paceline_cpu::quant::{Rng, TensorType, dequantize_row, random_row};
-use paceline_cpu::{ActForms, Acts, Cpu, Isa, PackError, PackedMatrix, RawMatrix};
+use paceline_cpu::{ActDtype, ActForms, Acts, Cpu, Isa, PackError, PackedMatrix, RawMatrix};
 
 #[path = "kernels/attention.rs"]
 mod attention;
@@ -70,8 +70,12 @@ fn weight(ty: TensorType, n_rows: usize, n_cols: usize, rng: &mut Rng) -> Weight
 
 impl Weight {
     fn pack(&self, isa: Isa) -> PackedMatrix {
+        self.pack_for(isa, ActDtype::Bf16)
+    }
+
+    fn pack_for(&self, isa: Isa, acts: ActDtype) -> PackedMatrix {
         let Weight { ty, n_rows, n_cols, ref data, .. } = *self;
-        PackedMatrix::pack(RawMatrix { ty, n_rows, n_cols, data }, isa, |row| row).unwrap()
+        PackedMatrix::pack(RawMatrix { ty, n_rows, n_cols, data }, isa, acts, |row| row).unwrap()
     }
 }
 
@@ -176,6 +180,88 @@ fn matmul_in_large() {
     }
 }
 
+/// The product as integers are meant to give it: activations as multiples of their block's unit.
+fn int_product(weight: &Weight, x: &[f32]) -> Vec<f64> {
+    let round = |block: &[f32]| -> Vec<f64> {
+        let largest = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        let unit = f64::from(largest) / 2039.0;
+        let near = |&x: &f32| (f64::from(x) / unit).round() * unit;
+        block.iter().map(|x| if largest == 0.0 { 0.0 } else { near(x) }).collect()
+    };
+    let mut out = Vec::new();
+    for x in x.chunks(weight.n_cols) {
+        let x: Vec<f64> = x.chunks(32).flat_map(round).collect();
+        for w in weight.values.chunks(weight.n_cols) {
+            out.push(w.iter().zip(&x).map(|(&w, x)| f64::from(w) * x).sum());
+        }
+    }
+    out
+}
+
+/// Numbers of rows that reach every path: lanes, parts of a tile, several tiles, more rows than
+/// are summed at once; of blocks: less than are unpacked at once, and more.
+#[test]
+fn matmul_of_integers() {
+    let mut rng = Rng::new(11);
+    let types = TensorType::ALL.into_iter().filter(|ty| !ty.is_float());
+    for (n, ty) in types.enumerate() {
+        for (n_rows, n_outputs, n_blocks) in [
+            (1, 37, 18),
+            (2, 16, 1),
+            (3, 20, 8),
+            (4, 15, 9),
+            (7, 40, 3),
+            (40, 33, 17),
+            (300, 17, 2),
+            (257, 17, 2),
+        ] {
+            let n_cols = (32usize * n_blocks).next_multiple_of(ty.block_len().max(64));
+            let w = weight(ty, n_outputs, n_cols, &mut rng);
+            let mut x = normals(&mut rng, n_rows * n_cols);
+            x[n] *= 50.0;
+            x[n_cols - 32..n_cols].fill(0.0);
+            x[n_cols - 64..n_cols - 32].iter_mut().for_each(|x| *x *= 1e-18);
+            let name = format!("{ty} {n_rows}x{n_outputs}x{n_cols} as integers");
+            let multiply = |cpu: &mut Cpu, x: &[f32], add| {
+                let packed = w.pack_for(cpu.isa(), ActDtype::Int12);
+                multiply_packed(cpu, &packed, x, add)
+            };
+            let found = same_bits(&name, |cpu| multiply(cpu, &x, false));
+            let is_int = w.pack_for(Isa::Scalar, ActDtype::Int12).kernel() == "int12 lanes";
+            assert_eq!(is_int, !matches!(ty, TensorType::Q2K | TensorType::Q3K | TensorType::Q6K));
+            let expected = if is_int { int_product(&w, &x) } else { product(&w, &x) };
+            close(&name, &found, &expected, 2e-3);
+            for row in [0, n_rows / 2, n_rows - 1] {
+                let x = &x[row * n_cols..(row + 1) * n_cols];
+                let alone = same_bits(&name, |cpu| multiply(cpu, x, false));
+                let together = &found[row * n_outputs..(row + 1) * n_outputs];
+                assert_eq!(bits(&alone), bits(together), "{name}: row {row} alone");
+            }
+            let added = same_bits(&name, |cpu| multiply(cpu, &x, true));
+            let expected: Vec<f32> = found.iter().map(|y| y + 0.5).collect();
+            assert_eq!(bits(&added), bits(&expected), "{name}: added");
+        }
+    }
+}
+
+/// What is not a number must not become one on its way through integers.
+#[test]
+fn integers_keep_what_is_not_a_number() {
+    let mut rng = Rng::new(12);
+    let w = weight(TensorType::Q4_1, 20, 96, &mut rng);
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for at in [0, 17, 33, 95] {
+            let mut x = normals(&mut rng, 96);
+            x[at] = bad;
+            for cpu in &mut machines() {
+                let packed = w.pack_for(cpu.isa(), ActDtype::Int12);
+                let found = multiply_packed(cpu, &packed, &x, false);
+                assert!(found.iter().all(|y| !y.is_finite()), "{bad} at {at} on {}", cpu.isa());
+            }
+        }
+    }
+}
+
 #[test]
 fn several_products_share_one_call() {
     let mut rng = Rng::new(2);
@@ -212,7 +298,7 @@ fn packing_permutes_rows_and_refuses_what_is_not_finite() {
     for ty in [TensorType::Q4_0, TensorType::F32] {
         let w = weight(ty, 20, 64, &mut rng);
         let raw = RawMatrix { ty, n_rows: 20, n_cols: 64, data: &w.data };
-        let flipped = PackedMatrix::pack(raw, Isa::Scalar, |row| 19 - row).unwrap();
+        let flipped = PackedMatrix::pack(raw, Isa::Scalar, ActDtype::Bf16, |row| 19 - row).unwrap();
         let x = normals(&mut rng, 64);
         let mut cpu = Cpu::new(Isa::Scalar, 1, 16).unwrap();
         let mut expected = multiply(&mut cpu, &w, &x, false);
@@ -222,21 +308,27 @@ fn packing_permutes_rows_and_refuses_what_is_not_finite() {
     let mut nan = f32::NAN.to_le_bytes().repeat(32);
     let raw = RawMatrix { ty: TensorType::F32, n_rows: 1, n_cols: 32, data: &nan };
     assert_eq!(
-        PackedMatrix::pack(raw, Isa::Scalar, |r| r).unwrap_err(),
+        PackedMatrix::pack(raw, Isa::Scalar, ActDtype::Bf16, |r| r).unwrap_err(),
         PackError::NotFinite { row: 0 }
     );
     nan.pop();
     let raw = RawMatrix { ty: TensorType::F32, n_rows: 1, n_cols: 32, data: &nan };
-    assert!(matches!(PackedMatrix::pack(raw, Isa::Scalar, |r| r), Err(PackError::Size { .. })));
+    assert!(matches!(
+        PackedMatrix::pack(raw, Isa::Scalar, ActDtype::Bf16, |r| r),
+        Err(PackError::Size { .. })
+    ));
     let mut q8 = vec![1u8; 34];
     q8[..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
     let raw = RawMatrix { ty: TensorType::Q8_0, n_rows: 1, n_cols: 32, data: &q8 };
     assert!(matches!(
-        PackedMatrix::pack(raw, Isa::Scalar, |r| r),
+        PackedMatrix::pack(raw, Isa::Scalar, ActDtype::Bf16, |r| r),
         Err(PackError::NotFinite { .. })
     ));
     let raw = RawMatrix { ty: TensorType::Q8_0, n_rows: 1, n_cols: 31, data: &q8 };
-    assert!(matches!(PackedMatrix::pack(raw, Isa::Scalar, |r| r), Err(PackError::Columns { .. })));
+    assert!(matches!(
+        PackedMatrix::pack(raw, Isa::Scalar, ActDtype::Bf16, |r| r),
+        Err(PackError::Columns { .. })
+    ));
 }
 
 fn floats_of(cpu: &mut Cpu, acts: &Acts, n_rows: usize, n_cols: usize) -> Vec<f32> {
@@ -248,7 +340,7 @@ fn floats_of(cpu: &mut Cpu, acts: &Acts, n_rows: usize, n_cols: usize) -> Vec<f3
         }
     }
     let raw = RawMatrix { ty: TensorType::F32, n_rows: n_cols, n_cols, data: &data };
-    let identity = PackedMatrix::pack(raw, Isa::Scalar, |row| row).unwrap();
+    let identity = PackedMatrix::pack(raw, Isa::Scalar, ActDtype::Bf16, |row| row).unwrap();
     let mut out = vec![0.0; n_rows * n_cols];
     cpu.matmul(acts, [MatmulJob { weight: &identity, out: &mut out, add: false }]);
     out
@@ -260,7 +352,7 @@ fn norm_gates_and_caps() {
     for (n_rows, n) in [(1, 32), (3, 96), (50, 160), (2, 47)] {
         let (x, up, w) =
             (normals(&mut rng, n_rows * n), normals(&mut rng, n_rows * n), normals(&mut rng, n));
-        let forms = ActForms { exact: true, floats: true, tiles: true };
+        let forms = ActForms { exact: true, floats: true, tiles: true, ..ActForms::default() };
         let run = |cpu: &mut Cpu, fill: &dyn Fn(&mut Cpu, &mut Acts)| {
             let mut acts = Acts::new(n_rows, n);
             acts.shape(n_rows, n, forms);

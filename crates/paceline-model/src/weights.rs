@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_cpu::quant::{TensorType, dequantize_row};
-use paceline_cpu::{ActForms, Isa, PackedMatrix, RawMatrix};
+use paceline_cpu::{ActDtype, ActForms, Isa, PackedMatrix, RawMatrix};
 
 use crate::checkpoint::{Checkpoint, LayerRole, Role, TensorView};
 use crate::error::ModelError;
@@ -19,6 +19,7 @@ use crate::spec::{ModelSpec, RopeStyle};
 pub struct Weights {
     checkpoint: Arc<Checkpoint>,
     isa: Isa,
+    acts: ActDtype,
     pub(crate) layers: Vec<LayerWeights>,
     pub(crate) output_norm: Vec<f32>,
     pub(crate) head: PackedMatrix,
@@ -42,15 +43,17 @@ pub(crate) struct LayerWeights {
 }
 
 impl Weights {
-    /// Packs every tensor for the kernels of `isa`, layers side by side on `n_threads` threads.
+    /// Packs every tensor for the kernels of `isa` and activations of `acts`, layers side by side
+    /// on `n_threads` threads.
     pub fn load(
         checkpoint: Arc<Checkpoint>,
         isa: Isa,
+        acts: ActDtype,
         n_threads: usize,
     ) -> Result<Weights, ModelError> {
         let n_layers = checkpoint.spec().n_layers;
         let per_thread = n_layers.div_ceil(n_threads.max(1));
-        let loader = Loader { checkpoint: &checkpoint, spec: checkpoint.spec(), isa };
+        let loader = Loader { checkpoint: &checkpoint, spec: checkpoint.spec(), isa, acts };
         let load_range = |first: usize| {
             let layers = first..(first + per_thread).min(n_layers);
             layers.map(|layer| loader.layer(layer)).collect::<Result<Vec<_>, _>>()
@@ -71,7 +74,7 @@ impl Weights {
         let head = loader.matrix(head_role, |row| row)?;
         let output_norm = loader.norm(Role::OutputNorm)?;
         let layers = layers.into_iter().flatten().collect();
-        Ok(Weights { layers, output_norm, head, isa, checkpoint })
+        Ok(Weights { layers, output_norm, head, isa, acts, checkpoint })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -81,6 +84,11 @@ impl Weights {
     /// The instruction set whose kernels read these weights.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// What activations are rounded to where they meet coded weights.
+    pub fn activation_dtype(&self) -> ActDtype {
+        self.acts
     }
 
     /// The file the weights came from.
@@ -123,6 +131,7 @@ struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     spec: &'a ModelSpec,
     isa: Isa,
+    acts: ActDtype,
 }
 
 impl Loader<'_> {
@@ -176,7 +185,7 @@ impl Loader<'_> {
     ) -> Result<PackedMatrix, ModelError> {
         let view = self.checkpoint.tensor(role).expect("the checkpoint was checked on opening");
         let raw = RawMatrix { ty: view.ty, n_rows: view.rows, n_cols: view.cols, data: view.data };
-        PackedMatrix::pack(raw, self.isa, row_of)
+        PackedMatrix::pack(raw, self.isa, self.acts, row_of)
             .map_err(|source| ModelError::Weights { tensor: view.name.to_owned(), source })
     }
 

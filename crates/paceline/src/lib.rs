@@ -33,7 +33,7 @@ pub use llm::{KvPlan, Llm, LlmOptions, LlmParts, ModelFacts, NUM_SPECULATIVE_TOK
 pub use prompt::{GenerateParams, Input, Prompt};
 pub use session::{Piece, Session, Stream};
 
-pub use paceline_cpu::{Isa, KvDtype};
+pub use paceline_cpu::{ActDtype, Isa, KvDtype};
 pub use paceline_engine::{Batching, Priority, RequestId, SamplingParams, SequenceState};
 pub use paceline_engine::{SequenceView, Stats, Token};
 pub use paceline_model::template::Message;

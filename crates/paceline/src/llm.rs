@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use paceline_cpu::quant::TensorType;
-use paceline_cpu::{Isa, KV_BLOCK, KvDtype};
+use paceline_cpu::{ActDtype, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::{Backend, Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions, drafts, kv_block_bytes};
@@ -32,6 +32,9 @@ pub struct LlmOptions {
     pub threads: Option<usize>,
     /// The best the machine has, or what `PACELINE_ISA` says.
     pub isa: Option<Isa>,
+    /// What activations are rounded to where they meet quantised weights: bf16 is the faster for
+    /// many sequences at once, integers are for few. Answers differ between the two.
+    pub activation_dtype: ActDtype,
     /// Sequences that may run at once.
     pub max_num_seqs: u32,
     /// Rows a step may have.
@@ -61,6 +64,7 @@ impl Default for LlmOptions {
         LlmOptions {
             threads: None,
             isa: None,
+            activation_dtype: ActDtype::default(),
             max_num_seqs: engine.max_num_seqs,
             max_num_batched_tokens: engine.max_num_batched_tokens,
             long_prefill_token_threshold: engine.long_prefill_token_threshold,
@@ -164,7 +168,8 @@ impl Llm {
         let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
         let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
-        let weights = Arc::new(Weights::load(checkpoint, isa, n_threads)?);
+        let acts = options.activation_dtype;
+        let weights = Arc::new(Weights::load(checkpoint, isa, acts, n_threads)?);
         let cpu = cpu_options(&options, weights.spec(), n_threads)?;
         let backend = CpuBackend::new(Arc::clone(&weights), cpu)?;
         let facts = ModelFacts {
@@ -310,7 +315,7 @@ fn engine_config(options: &LlmOptions, isa: Isa) -> EngineConfig {
         long_prefill_token_threshold: options.long_prefill_token_threshold,
         prefix_cache: options.prefix_cache,
         batching: options.batching,
-        drafts: drafts(isa, options.num_speculative_tokens),
+        drafts: drafts(isa, options.activation_dtype, options.num_speculative_tokens),
         max_waiting_requests: options.max_waiting_requests,
         hash_key: random_key(),
         ..EngineConfig::default()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_cpu::quant::TensorType;
-use paceline_cpu::{Isa, KvDtype};
+use paceline_cpu::{ActDtype, Isa, KvDtype};
 use paceline_engine::{Engine, EngineConfig, Priority, Request, SamplingParams};
 use paceline_model::Checkpoint;
 use paceline_model::cpu_backend::{CpuBackend, CpuOptions};
@@ -42,11 +42,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn engine(arch: &str) -> Engine<CpuBackend> {
+fn engine(arch: &str, acts: ActDtype) -> Engine<CpuBackend> {
     let spec = SynthSpec { ty: TensorType::Q4_1, ..SynthSpec::tiny(arch) };
     let gguf = Gguf::parse(gguf_bytes(&spec).unwrap()).unwrap();
     let checkpoint = Arc::new(Checkpoint::from_gguf(gguf).unwrap());
-    let weights = Arc::new(Weights::load(checkpoint, Isa::detect(), 1).unwrap());
+    let weights = Arc::new(Weights::load(checkpoint, Isa::detect(), acts, 1).unwrap());
     let options = CpuOptions {
         n_threads: 2,
         n_blocks: 128,
@@ -60,8 +60,10 @@ fn engine(arch: &str) -> Engine<CpuBackend> {
 
 #[test]
 fn a_step_allocates_nothing() {
-    for arch in SynthSpec::architectures() {
-        let mut engine = engine(arch);
+    let with_ints = SynthSpec::architectures().into_iter().map(|arch| (arch, ActDtype::Int12));
+    let all = SynthSpec::architectures().into_iter().map(|arch| (arch, ActDtype::Bf16));
+    for (arch, acts) in all.chain(with_ints) {
+        let mut engine = engine(arch, acts);
         for i in 0..12u32 {
             let params = SamplingParams {
                 temperature: if i % 2 == 0 { 0.0 } else { 0.8 },

@@ -119,6 +119,26 @@ macro_rules! with_format {
 }
 pub(crate) use with_format;
 
+/// The same for formats that integers may meet: those with one scale for 32 columns.
+macro_rules! with_int_format {
+    ($layout:expr, $f:ident::<$v:ty>$args:tt) => {{
+        use crate::kernels::format::*;
+        match $layout {
+            Layout::Q4 => $f::<$v, Q4>$args,
+            Layout::Q4Min => $f::<$v, Q4Min>$args,
+            Layout::Q4K => $f::<$v, Q4K>$args,
+            Layout::Q5 => $f::<$v, Q5>$args,
+            Layout::Q5Min => $f::<$v, Q5Min>$args,
+            Layout::Q5K => $f::<$v, Q5K>$args,
+            Layout::Q8 => $f::<$v, Q8>$args,
+            Layout::Q3K | Layout::Q2K | Layout::Q6K | Layout::Brain => {
+                unreachable!("never arranged for integers")
+            }
+        }
+    }};
+}
+pub(crate) use with_int_format;
+
 impl Layout {
     /// The layout a file type is packed into; `None` for f32, which is kept as it is.
     pub(crate) fn of(ty: TensorType) -> Option<Layout> {
@@ -176,17 +196,28 @@ impl Panel {
     /// As [`Lanes`]; `group` lies within the panel.
     #[inline(always)]
     pub(crate) unsafe fn scale_and_offset<V: Lanes, F: Format>(&self, group: usize) -> (V, V) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let (scale, min) = self.scale_and_min::<V, F>(group);
+            let centre = V::splat(f32::from(F::CENTRE));
+            (scale, if F::MIN { scale.mul_add(centre, min) } else { min })
+        }
+    }
+
+    /// The sixteen outputs' scales of a group, and their minima, or zeros where there are none.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; `group` lies within the panel.
+    #[inline(always)]
+    pub(crate) unsafe fn scale_and_min<V: Lanes, F: Format>(&self, group: usize) -> (V, V) {
         // SAFETY: the caller vouches for the group.
         unsafe {
             let scale = load::<V, F>(self.scales.add(group * F::SCALE_BYTES));
-            let offset = match F::MIN {
-                true => {
-                    let min = load::<V, F>(self.mins.add(group * F::SCALE_BYTES));
-                    scale.mul_add(V::splat(f32::from(F::CENTRE)), min)
-                }
+            let min = match F::MIN {
+                true => load::<V, F>(self.mins.add(group * F::SCALE_BYTES)),
                 false => V::splat(0.0),
             };
-            (scale, offset)
+            (scale, min)
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) const ROWS_TOGETHER: usize = 256;
 /// rows' sums in registers, where a loop of this size would keep them on the stack.
 macro_rules! unroll_rows {
     ($n:ident, $r:ident, $body:block) => {
-        unroll_rows!(@ $n, $r, $body, 0 1 2 3 4 5 6 7)
+        $crate::kernels::matmul::unroll_rows!(@ $n, $r, $body, 0 1 2 3 4 5 6 7)
     };
     (@ $n:ident, $r:ident, $body:block, $($row:literal)*) => {
         $(if $row < $n {
@@ -39,6 +39,8 @@ macro_rules! unroll_rows {
         })*
     };
 }
+
+pub(crate) use unroll_rows;
 
 /// Where a tile's results go.
 #[derive(Clone, Copy, Debug)]

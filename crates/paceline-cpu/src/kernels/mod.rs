@@ -13,5 +13,8 @@ pub(crate) mod matmul;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod matmul_amx;
 pub(crate) mod matmul_exact;
+pub(crate) mod matmul_int;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod matmul_int_amx;
 pub(crate) mod reduce;
 pub(crate) mod rows;

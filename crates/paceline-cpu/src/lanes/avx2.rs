@@ -182,6 +182,61 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn zero_words() -> Self::Words {
+        unsafe { (_mm256_setzero_si256(), _mm256_setzero_si256()) }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const SHIFT: u32>(words: Self::Words, mask: u16) -> Self::Words {
+        unsafe {
+            let (mask, shift) = (_mm256_set1_epi16(mask as i16), _mm_cvtsi32_si128(SHIFT as i32));
+            (
+                _mm256_and_si256(_mm256_srl_epi32(words.0, shift), mask),
+                _mm256_and_si256(_mm256_srl_epi32(words.1, shift), mask),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words {
+        unsafe {
+            let pair = _mm256_set1_epi32(super::word_of(pair));
+            (
+                _mm256_add_epi32(sums.0, _mm256_madd_epi16(halves.0, pair)),
+                _mm256_add_epi32(sums.1, _mm256_madd_epi16(halves.1, pair)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn from_words(words: Self::Words) -> Self {
+        unsafe { Self(_mm256_cvtepi32_ps(words.0), _mm256_cvtepi32_ps(words.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        unsafe {
+            let (low, high) = (_mm256_cvtps_epi32(self.0), _mm256_cvtps_epi32(self.1));
+            // The halves of each register are taken in turn; the permutation undoes that.
+            let halves = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(low, high));
+            _mm256_storeu_si256(to.cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn max_magnitude(self) -> f32 {
+        unsafe {
+            let magnitude = _mm256_set1_epi32(i32::MAX);
+            let low = _mm256_and_si256(_mm256_castps_si256(self.0), magnitude);
+            let high = _mm256_and_si256(_mm256_castps_si256(self.1), magnitude);
+            let largest = _mm256_max_epu32(low, high);
+            let mut lanes = [0u32; 8];
+            _mm256_storeu_si256(lanes.as_mut_ptr().cast(), largest);
+            f32::from_bits(lanes.into_iter().fold(0, u32::max))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self {
         unsafe { Self(nibble_half::<SHIFT>(words.0), nibble_half::<SHIFT>(words.1)) }
     }

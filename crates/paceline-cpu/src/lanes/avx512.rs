@@ -148,6 +148,48 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn zero_words() -> Self::Words {
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const SHIFT: u32>(words: Self::Words, mask: u16) -> Self::Words {
+        unsafe {
+            let mask = _mm512_set1_epi16(mask as i16);
+            _mm512_and_si512(_mm512_srli_epi32::<SHIFT>(words), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words {
+        unsafe {
+            let products = _mm512_madd_epi16(halves, _mm512_set1_epi32(super::word_of(pair)));
+            _mm512_add_epi32(sums, products)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn from_words(words: Self::Words) -> Self {
+        Self(unsafe { _mm512_cvtepi32_ps(words) })
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        unsafe {
+            let halves = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(self.0));
+            _mm256_storeu_si256(to.cast(), halves);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn max_magnitude(self) -> f32 {
+        unsafe {
+            let bits = _mm512_castps_si512(_mm512_abs_ps(self.0));
+            f32::from_bits(_mm512_reduce_max_epu32(bits))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self {
         unsafe {
             let values = _mm512_setr_ps(

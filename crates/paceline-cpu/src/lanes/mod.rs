@@ -77,12 +77,30 @@ pub(crate) unsafe trait Lanes: Copy {
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}
     unsafe fn load_words(from: *const u8) -> Self::Words;
+    /// Words that are all zero.
+    unsafe fn zero_words() -> Self::Words;
+    /// Bits of both halves of every word: those of `mask`, from bit `SHIFT` on.
+    unsafe fn halves<const SHIFT: u32>(words: Self::Words, mask: u16) -> Self::Words;
+    /// Adds to every sum the products of a word's halves with those of `pair`.
+    unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words;
+    /// The words as signed numbers.
+    unsafe fn from_words(words: Self::Words) -> Self;
+    /// Stores lanes that are whole numbers of sixteen bits.
+    unsafe fn store_i16(self, to: *mut i16);
+    /// The largest magnitude; not a number if any lane is none.
+    unsafe fn max_magnitude(self) -> f32;
     /// Four bits of every word, from bit `SHIFT` on, less eight.
     unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self;
     /// The low halves of the words as bf16 values.
     unsafe fn low_bf16(words: Self::Words) -> Self;
     /// The high halves of the words as bf16 values.
     unsafe fn high_bf16(words: Self::Words) -> Self;
+}
+
+/// Two half words as one word.
+#[inline(always)]
+pub(crate) fn word_of([low, high]: [i16; 2]) -> i32 {
+    i32::from(high) << 16 | i32::from(low as u16)
 }
 
 /// One lane of [`Lanes::round_bf16`].

@@ -132,6 +132,43 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn zero_words() -> Self::Words {
+        [0; WIDTH]
+    }
+
+    #[inline(always)]
+    unsafe fn halves<const SHIFT: u32>(words: Self::Words, mask: u16) -> Self::Words {
+        let mask = u32::from(mask) << 16 | u32::from(mask);
+        words.map(|word| word >> SHIFT & mask)
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words {
+        let [low, high] = pair.map(i32::from);
+        let product = |i: usize| {
+            let (a, b) = (halves[i] as i16, (halves[i] >> 16) as i16);
+            (i32::from(a) * low + i32::from(b) * high) as u32
+        };
+        std::array::from_fn(|i| sums[i].wrapping_add(product(i)))
+    }
+
+    #[inline(always)]
+    unsafe fn from_words(words: Self::Words) -> Self {
+        Self(words.map(|word| word as i32 as f32))
+    }
+
+    #[inline(always)]
+    unsafe fn store_i16(self, to: *mut i16) {
+        // SAFETY: the caller provides room for sixteen elements.
+        unsafe { to.cast::<[i16; WIDTH]>().write_unaligned(self.0.map(|x| x as i16)) };
+    }
+
+    #[inline(always)]
+    unsafe fn max_magnitude(self) -> f32 {
+        f32::from_bits(self.0.map(|x| x.abs().to_bits()).into_iter().fold(0, u32::max))
+    }
+
+    #[inline(always)]
     unsafe fn nibble<const SHIFT: u32>(words: Self::Words) -> Self {
         Self(words.map(|word| (word >> SHIFT & 15) as f32 - 8.0))
     }

@@ -42,7 +42,7 @@ impl Cpu {
 
 fn panels_of(weight: &PackedMatrix) -> Option<Panels> {
     match weight.view() {
-        MatrixView::Coded(view) => {
+        MatrixView::Coded(view) | MatrixView::Ints(view) => {
             Some(Panels { data: view.data, n_bytes: view.panel.n_bytes, count: weight.n_panels() })
         }
         MatrixView::Exact(_) => None,

@@ -8,7 +8,7 @@ mod forward;
 use std::sync::Arc;
 
 use paceline_cpu::ops::{AttentionSeq, KvLayer};
-use paceline_cpu::{Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
+use paceline_cpu::{ActDtype, Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::Drafts;
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
@@ -88,11 +88,12 @@ struct Angles {
 /// What guesses at next tokens cost, `most` of them for a sequence and step, as measured on the
 /// default model. Larger ones have more of a step before its first row on tiles, for which weights
 /// are unpacked once; other kernels spend most of their time on each row.
-pub fn drafts(isa: Isa, most: u32) -> Drafts {
-    let (base_rows, tile_rows) = match isa {
-        Isa::Amx => (16, 16),
-        Isa::Avx2 => (2, 1),
-        Isa::Avx512 | Isa::Scalar => (1, 1),
+pub fn drafts(isa: Isa, acts: ActDtype, most: u32) -> Drafts {
+    let (base_rows, tile_rows) = match (isa, acts) {
+        (Isa::Amx, ActDtype::Bf16) => (16, 16),
+        (Isa::Amx, ActDtype::Int12) => (3, 1),
+        (Isa::Avx512, ActDtype::Int12) | (Isa::Avx2, ActDtype::Bf16) => (2, 1),
+        _ => (1, 1),
     };
     Drafts { most, base_rows, tile_rows }
 }

@@ -9,7 +9,7 @@ use paceline_model::pull::Source;
 
 #[cfg(feature = "serve")]
 use super::bench_serve_args::{BenchServeArgs, SERVE_EXAMPLES};
-use super::engine_args::KvCacheDtype;
+use super::engine_args::{ActivationDtype, KvCacheDtype};
 use super::{ByteSize, Console, SourceArgs, Span};
 
 const BENCH_EXAMPLES: &str = r#"Examples:
@@ -139,6 +139,10 @@ pub(crate) struct BenchModelArgs {
     #[arg(long)]
     isa: Option<Isa>,
 
+    /// What activations are rounded to where they meet quantised weights
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Bf16)]
+    activation_dtype: ActivationDtype,
+
     /// What keys and values are kept as; auto is bf16
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvCacheDtype::Auto)]
     kv_cache_dtype: KvCacheDtype,
@@ -152,6 +156,7 @@ impl BenchModelArgs {
         let options = LlmOptions {
             threads: self.threads.map(usize::from),
             isa: self.isa,
+            activation_dtype: self.activation_dtype.into(),
             kv_cache_dtype: self.kv_cache_dtype.into(),
             prefix_cache: false,
             pull: Some(self.source.pull_options(&source)?),
@@ -370,6 +375,10 @@ pub(crate) struct KernelsArgs {
     /// Instruction set: scalar, avx2, avx512 or amx [default: the best there is]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
+
+    /// What activations are rounded to where they meet quantised weights
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Bf16)]
+    pub(crate) activation_dtype: ActivationDtype,
 
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 3,

@@ -14,7 +14,7 @@ use paceline_model::weights::Weights;
 use serde_json::Value;
 
 use crate::harness::{
-    Job, Output, Setup, default_model, load, packed_for, testdata, tiny, together,
+    Job, Output, Setup, default_model, load, packed_for, packed_for_ints, testdata, tiny, together,
 };
 
 /// Where the reference's best token leads by less, another is no error.
@@ -136,6 +136,9 @@ fn default_model_distributions() {
     // Every instruction set gives the same bits (see `invariance`), so one speaks for all.
     let usual = mean_kl(&weights, KvDtype::Bf16, &golden);
     println!("mean divergence with bf16 keys and values: {usual:.5}");
+    let ints = mean_kl(&packed_for_ints(&weights), KvDtype::Bf16, &golden);
+    println!("mean divergence with activations as integers: {ints:.5}");
+    assert!(ints <= usual + 0.0002, "activations as integers make {ints:.5} of {usual:.5}");
     for (dtype, cost_max) in [(KvDtype::F16, 0.0002), (KvDtype::Int8, 0.0012)] {
         let mean = mean_kl(&weights, dtype, &golden);
         println!("mean divergence with {dtype} keys and values: {mean:.5}");

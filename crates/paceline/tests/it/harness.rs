@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use paceline_cpu::quant::TensorType;
-use paceline_cpu::{Isa, KvDtype};
+use paceline_cpu::{ActDtype, Isa, KvDtype};
 use paceline_engine::{
     Drafts, Engine, EngineConfig, Event, EventKind, FinishReason, OutputRatio, Priority, Request,
     RequestId, SamplingParams, Stats, Token, TokenLogprob,
@@ -170,7 +170,8 @@ pub(crate) fn alone(weights: &Arc<Weights>, setup: Setup, jobs: &[Job]) -> Vec<O
 }
 
 pub(crate) fn load(checkpoint: Checkpoint) -> Arc<Weights> {
-    Arc::new(Weights::load(Arc::new(checkpoint), Isa::detect(), 2).unwrap())
+    let weights = Weights::load(Arc::new(checkpoint), Isa::detect(), ActDtype::Bf16, 2);
+    Arc::new(weights.unwrap())
 }
 
 /// The same weights for another instruction set. For more than one run, pack them once before.
@@ -178,7 +179,14 @@ pub(crate) fn packed_for(weights: &Arc<Weights>, isa: Isa) -> Arc<Weights> {
     if weights.isa() == isa {
         return Arc::clone(weights);
     }
-    Arc::new(Weights::load(Arc::clone(weights.checkpoint()), isa, 2).unwrap())
+    let acts = weights.activation_dtype();
+    Arc::new(Weights::load(Arc::clone(weights.checkpoint()), isa, acts, 2).unwrap())
+}
+
+/// The same weights for activations that are rounded to integers.
+pub(crate) fn packed_for_ints(weights: &Weights) -> Arc<Weights> {
+    let checkpoint = Arc::clone(weights.checkpoint());
+    Arc::new(Weights::load(checkpoint, weights.isa(), ActDtype::Int12, 2).unwrap())
 }
 
 /// A small model of the architecture with random weights.

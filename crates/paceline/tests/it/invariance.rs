@@ -11,7 +11,8 @@ use paceline_model::synth::SynthSpec;
 use paceline_model::weights::Weights;
 
 use crate::harness::{
-    Job, Output, Run, Setup, alone, default_model, load, packed_for, tiny, together,
+    Job, Output, Run, Setup, alone, default_model, load, packed_for, packed_for_ints, tiny,
+    together,
 };
 
 /// Prompt lengths: single tokens, block borders and their neighbours, many blocks.
@@ -262,6 +263,28 @@ fn of_every_kv_type() {
     }
 }
 
+/// Integers are an arithmetic of their own, with answers of its own, which it keeps: for weights
+/// with and without minima, of four bits and of bytes.
+#[test]
+fn of_integers() {
+    for (arch, ty) in
+        [("llama", TensorType::Q4_1), ("qwen2", TensorType::Q4_0), ("gemma2", TensorType::Q8_0)]
+    {
+        let usual = tiny(arch, ty);
+        let weights = packed_for_ints(&usual);
+        let jobs = jobs(weights.spec().n_vocab, &LENGTHS[8..]);
+        let expected = alone(&weights, Setup::plain(), &jobs);
+        assert_ne!(expected, alone(&usual, Setup::plain(), &jobs), "{arch}, {ty}");
+        check(&weights, Setup::plain(), &jobs, &expected);
+        for isa in other_vectors() {
+            let setup = Setup { isa, budget: 64, ..Setup::plain() };
+            let (found, _) = together(&packed_for(&weights, isa), setup, &jobs);
+            assert_same("integers", setup, &found, &expected);
+        }
+        check_briefly(&weights, Isa::Scalar);
+    }
+}
+
 /// Memory for keys and values that is taken between the steps, ahead of its use.
 #[test]
 fn of_memory_taken_ahead() {
@@ -293,7 +316,12 @@ fn of_the_default_model() {
     let stats = check(&weights, Setup::plain(), &jobs, &expected);
     let n_wrong = stats.n_drafted_tokens - stats.n_accepted_tokens;
     assert!(n_wrong > 0, "all guesses were right");
+    let ints = packed_for_ints(&weights);
+    let expected = alone(&ints, Setup::plain(), &jobs);
+    let (found, _) = together(&ints, Setup::plain(), &jobs);
+    assert_same("integers", Setup::plain(), &found, &expected);
     for isa in other_vectors().chain([Isa::Scalar]) {
         check_briefly(&weights, isa);
+        check_briefly(&ints, isa);
     }
 }

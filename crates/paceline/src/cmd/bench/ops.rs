@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use paceline::Isa;
 use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, LateRows, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, random_row};
-use paceline_cpu::{ActForms, Acts, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix};
+use paceline_cpu::{ActDtype, ActForms, Acts, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix};
 
 use super::ceiling::Work;
 use crate::cli::{KernelsArgs, UsageError};
@@ -52,7 +52,8 @@ pub(super) fn matmuls(
     let mut cases = Vec::new();
     for &ty in types {
         let (outputs, inputs) = (args.outputs as usize, args.inputs as usize);
-        let matrices = matrices(cpu.isa(), ty, outputs, inputs, args.working_set.0)?;
+        let kernels = (cpu.isa(), args.activation_dtype.into());
+        let matrices = matrices(kernels, ty, outputs, inputs, args.working_set.0)?;
         for &n_rows in &args.rows {
             cases.push(matmul(cpu, Rc::clone(&matrices), n_rows as usize));
         }
@@ -61,7 +62,7 @@ pub(super) fn matmuls(
 }
 
 fn matrices(
-    isa: Isa,
+    (isa, acts): (Isa, ActDtype),
     ty: TensorType,
     n_rows: usize,
     n_cols: usize,
@@ -81,7 +82,7 @@ fn matrices(
         n <= 1 << 20,
         UsageError("the working set is too large for such small matrices".into())
     );
-    let packed = (0..n).map(|_| PackedMatrix::pack(raw, isa, |row| row));
+    let packed = (0..n).map(|_| PackedMatrix::pack(raw, isa, acts, |row| row));
     Ok(packed.collect::<Result<_, _>>()?)
 }
 
@@ -109,7 +110,7 @@ pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
     let rows = args.rows.iter().map(|&n| n as usize);
     let width = args.inputs as usize;
     // What quantised weights read, as most models have them.
-    let forms = forms(cpu.isa(), width);
+    let forms = forms((cpu.isa(), args.activation_dtype.into()), width);
     let mut cases: Vec<Case> = rows.clone().map(|n| decode_attention(cpu, n)).collect();
     cases.push(prompt_attention(cpu));
     cases.extend(rows.clone().map(|n| norm(n, width, forms)));
@@ -118,9 +119,9 @@ pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
     cases
 }
 
-fn forms(isa: Isa, width: usize) -> ActForms {
+fn forms(kernels: (Isa, ActDtype), width: usize) -> ActForms {
     let ty = if width.is_multiple_of(32) { TensorType::Q4_0 } else { TensorType::F32 };
-    let matrices = matrices(isa, ty, 16, width, 0);
+    let matrices = matrices(kernels, ty, 16, width, 0);
     matrices.map_or_else(|_| ActForms::default(), |matrices| matrices[0].act_forms())
 }
 

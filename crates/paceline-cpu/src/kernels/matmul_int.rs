@@ -1,0 +1,238 @@
+//! Weights' codes times activations as integers.
+//!
+//! Of every 32 columns of a row, `x` is rounded to whole multiples of a unit, the largest of them
+//! to [`LARGEST`]. For output `n` of row `m`, for every 32 columns in rising order:
+//! ```text
+//! dot = Σ code[i] * int[i]                      exact, as everything below 2^24 is
+//! sum = fma(dot - centre * Σ int, scale * unit, sum)         weights without a minimum
+//! sum = fma(min, unit * Σ int, fma(dot, scale * unit, sum))  weights with one
+//! ```
+//! Integers add up to the same in any order, so a kernel may take columns as it likes: here two
+//! by two in lanes, in [`super::matmul_int_amx`] four by four or as tiles of bytes. No weight is
+//! turned into a float, which is most of the work of [`super::matmul`] where rows are few.
+
+use std::ops::Range;
+
+use crate::acts::{ACT_BLOCK, ActView, ActViewMut, IntScale};
+use crate::aligned::LINE;
+use crate::kernels::format::{Codes, Format, Panel, with_int_format};
+use crate::kernels::matmul::{Ahead, Output, finish, unroll_rows};
+use crate::lanes::{Lanes, TINY, WIDTH, load_first, sum_lanes};
+use crate::math::{ROUNDER, run_len};
+use crate::packed::CodedView;
+
+/// The largest magnitude of an activation's integer: the largest number of twelve bits whose
+/// sixteenth, rounded to nearest, fits a signed byte.
+const LARGEST: f32 = 2039.0;
+
+/// Computes outputs `panels` of `rows`.
+///
+/// # Safety
+/// As [`Lanes`]; `panels` lies within the weight, `rows` within `acts`, whose integers are half
+/// words and have the weight's width, and `out` has room for their outputs.
+#[inline(always)]
+pub(crate) unsafe fn matmul<V: Lanes>(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    out: Output,
+) {
+    // SAFETY: forwarded contract; the layout names the format the weight was packed with.
+    unsafe { with_int_format!(w.layout, all_panels::<V>(w, panels, acts, rows, out)) }
+}
+
+/// # Safety
+/// As [`matmul`].
+#[inline(always)]
+unsafe fn all_panels<V: Lanes, F: Format>(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    out: Output,
+) {
+    for panel in panels {
+        let mut row = rows.start;
+        // SAFETY: the caller vouches for panels and rows.
+        unsafe {
+            while V::ROWS == 8 && row + 8 <= rows.end {
+                some_rows::<V, F, 8>(w, panel, acts, row, out);
+                row += 8;
+            }
+            while row + 2 <= rows.end {
+                some_rows::<V, F, 2>(w, panel, acts, row, out);
+                row += 2;
+            }
+            if row < rows.end {
+                some_rows::<V, F, 1>(w, panel, acts, row, out);
+            }
+        }
+    }
+}
+
+/// Rows `row..row + R` of a panel.
+///
+/// # Safety
+/// As [`matmul`], for these rows.
+#[inline(always)]
+unsafe fn some_rows<V: Lanes, F: Format, const R: usize>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    row: usize,
+    out: Output,
+) {
+    // SAFETY: the panel's blocks and the rows' activations lie within their buffers, as the caller
+    // vouches.
+    unsafe {
+        let parts = w.panel(panel);
+        let (mut sums, mut ahead) = ([V::splat(0.0); R], Ahead::new(parts));
+        for block in 0..w.panel.n_blocks {
+            ahead.ask::<V, F>();
+            let xs = acts.ints.add((row * acts.n_blocks + block) * LINE).cast::<i16>();
+            let dots = dots_of::<V, F, R>(parts, block, xs, acts.n_blocks * ACT_BLOCK);
+            let scales = Scales::<V>::load::<F>(parts, block);
+            unroll_rows!(R, r, {
+                let x = acts.int_scale(row + r, block);
+                sums[r] = scales.add_dot::<F>(V::from_words(dots[r]), x, sums[r]);
+            });
+        }
+        let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
+        unroll_rows!(R, r, {
+            finish(sums[r], out, (row + r) * out.stride + panel * WIDTH, n_outputs);
+        });
+    }
+}
+
+/// The products of a block's codes with `R` rows' integers, which lie `stride` apart.
+///
+/// # Safety
+/// As [`some_rows`].
+#[inline(always)]
+unsafe fn dots_of<V: Lanes, F: Format, const R: usize>(
+    parts: Panel,
+    block: usize,
+    xs: *const i16,
+    stride: usize,
+) -> [V::Words; R] {
+    // SAFETY: a block has as many vectors of codes as its format says, and 32 columns.
+    unsafe {
+        let mut dots = [V::zero_words(); R];
+        let codes = parts.codes.add(block * F::CODE_BYTES);
+        for vector in 0..F::CODE_BYTES / LINE {
+            let words = V::load_words(codes.add(vector * LINE));
+            // Where codes have four bits, the high ones belong to the second half of the columns.
+            let pairs = match F::CODES {
+                Codes::Nibbles => [
+                    (V::halves::<0>(words, 15), 0),
+                    (V::halves::<8>(words, 15), 2),
+                    (V::halves::<4>(words, 15), ACT_BLOCK / 2),
+                    (V::halves::<12>(words, 15), ACT_BLOCK / 2 + 2),
+                ],
+                _ => {
+                    let first = V::halves::<0>(words, 255);
+                    [(first, 0), (V::halves::<8>(words, 255), 2), (first, 0), (first, 0)]
+                }
+            };
+            let n_pairs = if matches!(F::CODES, Codes::Nibbles) { 4 } else { 2 };
+            for (halves, column) in pairs.into_iter().take(n_pairs) {
+                let x = xs.add(4 * vector + column);
+                unroll_rows!(R, r, {
+                    let pair = x.add(r * stride).cast::<[i16; 2]>().read_unaligned();
+                    dots[r] = V::add_products(dots[r], halves, pair);
+                });
+            }
+        }
+        dots
+    }
+}
+
+/// The sixteen outputs' scales of a block, and their minima where they have any.
+#[derive(Clone, Copy)]
+pub(crate) struct Scales<V> {
+    pub(crate) scale: V,
+    pub(crate) min: V,
+}
+
+impl<V: Lanes> Scales<V> {
+    /// # Safety
+    /// As [`Lanes`]; `block` lies within the panel.
+    #[inline(always)]
+    pub(crate) unsafe fn load<F: Format>(parts: Panel, block: usize) -> Scales<V> {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let (scale, min) = parts.scale_and_min::<V, F>(block);
+            Scales { scale, min }
+        }
+    }
+
+    /// `sum` with a block's products, as floats, added to it.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn add_dot<F: Format>(self, dot: V, x: IntScale, sum: V) -> V {
+        // SAFETY: register operations only.
+        unsafe {
+            let unit = self.scale.mul(V::splat(x.unit));
+            if F::MIN {
+                return self.min.mul_add(V::splat(x.total), dot.mul_add(unit, sum));
+            }
+            let centre = V::splat(-f32::from(F::CENTRE));
+            centre.mul_add(V::splat(x.sum), dot).mul_add(unit, sum)
+        }
+    }
+}
+
+/// Rounds `rows` of `acts` from rows at `x` to integers, as half words.
+///
+/// # Safety
+/// As [`Lanes`]; `x` holds the rows, which lie within `acts`.
+#[inline(always)]
+pub(crate) unsafe fn put_words<V: Lanes>(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+    // SAFETY: blocks lie within the buffers.
+    unsafe {
+        for row in rows.clone() {
+            for block in 0..acts.n_blocks {
+                let x = x.add((row - rows.start) * acts.n_cols);
+                let [low, high] = round_block::<V>(x, acts, row, block);
+                let to = acts.ints.add((row * acts.n_blocks + block) * LINE).cast::<i16>();
+                low.store_i16(to);
+                high.store_i16(to.add(WIDTH));
+            }
+        }
+    }
+}
+
+/// The integers of 32 columns, whose scale is noted in `acts`.
+///
+/// # Safety
+/// As [`Lanes`]; `x` is a row of which `block` is a part, and which lies within `acts`.
+#[inline(always)]
+pub(crate) unsafe fn round_block<V: Lanes>(
+    x: *const f32,
+    acts: ActViewMut,
+    row: usize,
+    block: usize,
+) -> [V; 2] {
+    let (n, at) = (acts.n_cols, block * ACT_BLOCK);
+    // SAFETY: reads stay below `n`.
+    unsafe {
+        let low = load_first::<V>(x.add(at), run_len(at, n), 0.0);
+        let rest = (n - at).saturating_sub(WIDTH).min(WIDTH);
+        let high = load_first::<V>(x.add(at + WIDTH.min(n - at)), rest, 0.0);
+        let [a, b] = [low.max_magnitude(), high.max_magnitude()];
+        // What is not a number stays so: its unit is none either.
+        let largest = if a > b || a.is_nan() { a } else { b };
+        let is_tiny = largest < TINY;
+        let (per_unit, unit) =
+            if is_tiny { (0.0, 0.0) } else { (LARGEST / largest, largest / LARGEST) };
+        let (per_unit, rounder) = (V::splat(per_unit), V::splat(ROUNDER));
+        let low = low.mul(per_unit).add(rounder).sub(rounder);
+        let high = high.mul(per_unit).add(rounder).sub(rounder);
+        let sum = sum_lanes(low.add(high));
+        acts.put_int_scale(row, block, IntScale { unit, sum, total: sum * unit });
+        [low, high]
+    }
+}
