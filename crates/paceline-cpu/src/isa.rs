@@ -12,7 +12,7 @@ pub enum Isa {
     Avx2,
     /// AVX-512 (F, BW, DQ, VL).
     Avx512,
-    /// AVX-512 and matrix tiles with bf16 products.
+    /// AVX-512 with VBMI and VNNI, and matrix tiles with products of bf16 values and of bytes.
     Amx,
 }
 

@@ -163,16 +163,13 @@ unsafe fn four_of(x: *const u8) -> __m512i {
     unsafe { _mm512_set1_epi32(x.cast::<i32>().read_unaligned()) }
 }
 
-/// What the tiles of a panel go through, on lines of its own.
-///
-/// A processor takes what lies a multiple of 4 KiB apart for the same until it knows better, and
-/// lets reads wait for stores. So a block's products lie at another place of their 4 KiB than
-/// the codes of those blocks that are read or written meanwhile.
+/// What the tiles of a panel go through, on lines of its own; most of it stays in the first-level
+/// cache.
 #[repr(C, align(64))]
 struct Scratch {
     codes: [[u8; 1024]; CHUNK],
-    /// Bytes have a tile of products for each of the integers' bytes.
-    dots: [[Dots; 4]; 2],
+    /// Products of two blocks in turn; bytes have a tile for each of the integers' bytes.
+    dots: [[Dots; 2]; 2],
     scales: [[f32; WIDTH]; CHUNK],
     mins: [[f32; WIDTH]; CHUNK],
     sums: [[f32; WIDTH]; ROWS_TOGETHER],
@@ -196,9 +193,10 @@ unsafe fn on_tiles<F: Format, const N: usize>(
     let scratch = scratch.as_mut_ptr();
     let n_tiles = rows.len().div_ceil(N);
     // SAFETY: panels, rows and blocks stay within what the caller vouches for; what is read of the
-    // scratch was written before; tiles are available. Rows past the last are within the
-    // activations' room, and nobody reads their sums.
+    // scratch was written before, products of rows past the last as zeros; tiles are available.
+    // Rows past the last are within the activations' room, and nobody reads their sums.
     unsafe {
+        (&raw mut (*scratch).dots).write_bytes(0, 1);
         shapes::<F>(rows.len().min(TILE_ROWS)).configure();
         for panel in panels {
             let (parts, n_blocks) = (w.panel(panel), w.panel.n_blocks);
@@ -462,7 +460,7 @@ impl Tile {
     #[inline(always)]
     unsafe fn dots(self, nth: usize) -> [*mut Dots; 2] {
         // SAFETY: forwarded contract.
-        unsafe { [0, 1].map(|byte| &raw mut (*self.scratch).dots[byte][(nth + 1) % 4]) }
+        unsafe { [0, 1].map(|byte| &raw mut (*self.scratch).dots[byte][nth % 2]) }
     }
 
     /// Scales a block's products and adds them to the rows' sums.
@@ -471,10 +469,14 @@ impl Tile {
         // SAFETY: forwarded contract.
         unsafe {
             let [low, high] = self.dots(nth);
-            let scales = Scales {
-                scale: Avx512Lanes::load((&raw const (*self.scratch).scales[nth % CHUNK]).cast()),
-                min: Avx512Lanes::load((&raw const (*self.scratch).mins[nth % CHUNK]).cast()),
+            let (scratch, slot) = (self.scratch, nth % CHUNK);
+            let mut scales = Scales {
+                scale: Avx512Lanes::load((&raw const (*scratch).scales[slot]).cast()),
+                min: Avx512Lanes::splat(0.0),
             };
+            if F::MIN {
+                scales.min = Avx512Lanes::load((&raw const (*scratch).mins[slot]).cast());
+            }
             let xs = self.scales.add(nth * IntScale::FIELDS * N);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let mut dot = _mm512_load_si512((&raw const (*low)[r]).cast());
