@@ -241,21 +241,20 @@ pub(crate) const FETCHED: usize = 2;
 /// Asks for some blocks' pages a few lines at a time, while the blocks before them are worked on.
 ///
 /// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
-/// pages of all heads, and of two blocks where there is one head, are asked for side by side, as
+/// pages of all heads, or of two blocks where there is one head, are asked for side by side, as
 /// that many streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
+    /// What is asked for next of the keys, and how far from there it is to the values.
     keys: *const u8,
-    values: *const u8,
-    /// Where the blocks' pages begin.
-    blocks: [usize; FETCHED],
-    n_blocks: usize,
-    page_bytes: usize,
-    block_bytes: usize,
-    /// What is asked for next.
-    block: usize,
-    page: usize,
-    at: usize,
+    to_values: usize,
+    /// From one page to the next, and from the last one's line to the first one's next.
+    to_next: usize,
+    to_first: usize,
+    n_pages: usize,
+    /// Pages of this line, and lines with this one, that are left.
+    pages_left: usize,
+    lines_left: usize,
 }
 
 impl Fetch {
@@ -263,14 +262,12 @@ impl Fetch {
     pub(in crate::kernels) fn none() -> Fetch {
         Fetch {
             keys: std::ptr::null(),
-            values: std::ptr::null(),
-            blocks: [0; FETCHED],
-            n_blocks: 0,
-            page_bytes: 0,
-            block_bytes: 0,
-            block: 0,
-            page: 0,
-            at: 0,
+            to_values: 0,
+            to_next: 0,
+            to_first: 0,
+            n_pages: 0,
+            pages_left: 0,
+            lines_left: 0,
         }
     }
 
@@ -304,25 +301,25 @@ impl Fetch {
         }
     }
 
-    /// The pages of a task's blocks, at most [`FETCHED`].
-    ///
-    /// # Safety
-    /// The pools have those blocks.
-    #[inline(always)]
-    unsafe fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, ids: &[u32]) -> Fetch {
+    /// The pages of a task's blocks: of its KV heads, or of one for each of up to [`FETCHED`]
+    /// blocks.
+    fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, ids: &[u32]) -> Fetch {
         let page_bytes = E::page_bytes(args.head_dim);
-        let mut fetch = Fetch {
-            keys: args.keys,
-            values: args.values,
-            n_blocks: ids.len().min(FETCHED),
-            page_bytes,
-            block_bytes: task.n_kv_heads * page_bytes,
-            ..Fetch::none()
+        let page_of = |id: u32| (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
+        let (to_next, n_pages) = match *ids {
+            [first, second, ..] => (page_of(second).wrapping_sub(page_of(first)), FETCHED),
+            _ => (page_bytes, task.n_kv_heads),
         };
-        for (at, &id) in fetch.blocks.iter_mut().zip(ids) {
-            *at = (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
+        let Some(&first) = ids.first() else { return Fetch::none() };
+        Fetch {
+            keys: args.keys.cast_const().wrapping_add(page_of(first)),
+            to_values: args.values.addr().wrapping_sub(args.keys.addr()),
+            to_next,
+            to_first: LINE.wrapping_sub((n_pages - 1).wrapping_mul(to_next)),
+            n_pages,
+            pages_left: n_pages,
+            lines_left: page_bytes.div_ceil(LINE),
         }
-        fetch
     }
 
     /// Asks for the next lines.
@@ -343,21 +340,18 @@ impl Fetch {
     /// As [`Lanes`].
     #[inline(always)]
     pub(in crate::kernels) unsafe fn step<V: Lanes>(&mut self) {
-        if self.at < self.page_bytes {
-            let at = self.blocks[self.block % FETCHED] + self.page + self.at;
+        if self.lines_left > 0 {
             // SAFETY: a prefetch of any address does no harm.
             unsafe {
-                V::prefetch(self.keys.wrapping_add(at));
-                V::prefetch(self.values.wrapping_add(at));
+                V::prefetch(self.keys);
+                V::prefetch(self.keys.wrapping_add(self.to_values));
             }
-            self.page += self.page_bytes;
-            if self.page == self.block_bytes {
-                self.page = 0;
-                self.block += 1;
-                if self.block == self.n_blocks {
-                    self.block = 0;
-                    self.at += LINE;
-                }
+            self.pages_left -= 1;
+            let is_last = self.pages_left == 0;
+            self.keys = self.keys.wrapping_add(if is_last { self.to_first } else { self.to_next });
+            if is_last {
+                self.pages_left = self.n_pages;
+                self.lines_left -= 1;
             }
         }
     }

@@ -111,8 +111,11 @@ pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
     let width = args.inputs as usize;
     // What quantised weights read, as most models have them.
     let forms = forms((cpu.isa(), args.activation_dtype.into()), width);
-    let mut cases: Vec<Case> = rows.clone().map(|n| decode_attention(cpu, n)).collect();
-    cases.push(prompt_attention(cpu));
+    let mut cases = Vec::new();
+    for dtype in KvDtype::ALL {
+        cases.extend(rows.clone().map(|n| decode_attention(cpu, dtype, n)));
+        cases.push(prompt_attention(cpu, dtype));
+    }
     cases.extend(rows.clone().map(|n| norm(n, width, forms)));
     cases.extend(rows.clone().map(|n| gate(n, width, forms)));
     cases.extend(rows.filter(|&n| n <= LOGIT_ROWS).chain([LOGIT_ROWS]).map(|n| argmax(cpu, n)));
@@ -126,7 +129,7 @@ fn forms(kernels: (Isa, ActDtype), width: usize) -> ActForms {
 }
 
 /// `n_rows` sequences, one row each, that look back at as many tokens.
-fn decode_attention(cpu: &mut Cpu, n_rows: usize) -> Case {
+fn decode_attention(cpu: &mut Cpu, dtype: KvDtype, n_rows: usize) -> Case {
     let n_blocks = LOOK_BACK / KV_BLOCK;
     let seqs = (0..n_rows).map(|row| AttentionSeq {
         first_row: row,
@@ -134,34 +137,36 @@ fn decode_attention(cpu: &mut Cpu, n_rows: usize) -> Case {
         first_block: row * n_blocks,
         n_blocks,
     });
-    let positions = vec![LOOK_BACK as u32 - 1; n_rows];
-    attention(cpu, "attention, decode", seqs.collect(), positions, (n_rows * LOOK_BACK) as f64)
+    let (seqs, positions) = (seqs.collect(), vec![LOOK_BACK as u32 - 1; n_rows]);
+    let case = attention(cpu, dtype, seqs, positions, (n_rows * LOOK_BACK) as f64);
+    Case { op: format!("attention {dtype}, decode"), ..case }
 }
 
 /// One prompt, every row of which looks back at those before it.
-fn prompt_attention(cpu: &mut Cpu) -> Case {
+fn prompt_attention(cpu: &mut Cpu, dtype: KvDtype) -> Case {
     let n_blocks = LOOK_BACK / KV_BLOCK;
     let seq = AttentionSeq { first_row: 0, n_rows: LOOK_BACK, first_block: 0, n_blocks };
     let n_pairs = (LOOK_BACK * (LOOK_BACK + 1) / 2) as f64;
-    attention(cpu, "attention, prompt", vec![seq], (0..LOOK_BACK as u32).collect(), n_pairs)
+    let case = attention(cpu, dtype, vec![seq], (0..LOOK_BACK as u32).collect(), n_pairs);
+    Case { op: format!("attention {dtype}, prompt"), ..case }
 }
 
 /// `n_pairs` counts rows times the tokens each looks at.
 fn attention(
     cpu: &mut Cpu,
-    op: &str,
+    dtype: KvDtype,
     seqs: Vec<AttentionSeq>,
     positions: Vec<u32>,
     n_pairs: f64,
 ) -> Case {
     let n_rows = positions.len();
     let n_blocks: usize = seqs.iter().map(|seq| seq.n_blocks).sum();
-    let mut kv = filled_kv(cpu, n_blocks);
+    let mut kv = filled_kv(cpu, dtype, n_blocks);
     let tables: Vec<u32> = (0..n_blocks as u32).collect();
     let width = N_HEADS * HEAD_DIM;
     let queries = random(n_rows * width);
     let mut out = vec![0.0; n_rows * width];
-    let kv_bytes = (2 * n_blocks * KV_BLOCK * N_KV_HEADS * HEAD_DIM * size_of::<u16>()) as f64;
+    let kv_bytes = kv.n_bytes() as f64;
     // Scores and weighted values: two multiply-adds for each element of a query.
     let n_ops = 4.0 * n_pairs * width as f64;
     let run = Box::new(move |cpu: &mut Cpu| {
@@ -180,12 +185,12 @@ fn attention(
         cpu.attention(attention, &mut kv);
     });
     let work = Work { n_bytes: kv_bytes, n_ops };
-    Case { op: op.to_owned(), n_rows, work, set_bytes: kv_bytes, run }
+    Case { op: String::new(), n_rows, work, set_bytes: kv_bytes, run }
 }
 
 /// Pages with numbers in all slots: pages never written would all be one page of zeros.
-fn filled_kv(cpu: &mut Cpu, n_blocks: usize) -> KvLayer {
-    let mut kv = KvLayer::new(KvDtype::default(), n_blocks, N_KV_HEADS, HEAD_DIM);
+fn filled_kv(cpu: &mut Cpu, dtype: KvDtype, n_blocks: usize) -> KvLayer {
+    let mut kv = KvLayer::new(dtype, n_blocks, N_KV_HEADS, HEAD_DIM);
     let width = N_KV_HEADS * HEAD_DIM;
     let numbers = random(KV_BLOCK * width);
     let (mut queries, mut keys, mut values) = (numbers.clone(), numbers.clone(), numbers);
