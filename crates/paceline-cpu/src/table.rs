@@ -14,7 +14,10 @@ use crate::kernels::{attention, kv, matmul, matmul_exact, matmul_int, reduce, ro
 use crate::kernels::{matmul_amx, matmul_int_amx};
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
-use crate::{kernels::matmul_amx::GateSink, packed::CodedView};
+use crate::{
+    kernels::matmul_amx::{GateSink, TopSink},
+    packed::CodedView,
+};
 
 type Attend = unsafe fn(
     &AttentionArgs,
@@ -25,6 +28,8 @@ type Attend = unsafe fn(
 );
 #[cfg(target_arch = "x86_64")]
 type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, Range<usize>, GateSink);
+#[cfg(target_arch = "x86_64")]
+type FindTops = unsafe fn(CodedView, Range<usize>, ActView, Range<usize>, TopSink);
 type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
@@ -35,6 +40,9 @@ pub(crate) struct Kernels {
     /// Two products whose results meet in a gate, where there is a kernel for it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) gated_matmul: Option<GatedMatmul>,
+    /// The largest outputs of a product, where there is a kernel for it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) find_tops: Option<FindTops>,
     pub(crate) attend: PerDtype<Attend>,
     /// Queries of an attention task at most.
     pub(crate) queries: usize,
@@ -70,8 +78,8 @@ impl Kernels {
 /// into functions that carry its target features.
 macro_rules! entries {
     (
-        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident), $put:expr, $gated:expr
-        $(, $features:literal)?
+        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident), $put:expr,
+        ($gated:expr, $tops:expr) $(, $features:literal)?
     ) => {
         #[allow(
             clippy::missing_safety_doc,
@@ -87,6 +95,8 @@ macro_rules! entries {
                 matmul,
                 #[cfg(target_arch = "x86_64")]
                 gated_matmul: $gated,
+                #[cfg(target_arch = "x86_64")]
+                find_tops: $tops,
                 attend: PerDtype {
                     f16: attend::<F16>,
                     bf16: attend::<Bf16>,
@@ -213,7 +223,7 @@ entries!(
     (crate::lanes::scalar::ScalarLanes, NoTiles),
     (matmul, matmul_int),
     rows::put_acts::<V>,
-    None
+    (None, None)
 );
 #[cfg(target_arch = "x86_64")]
 entries!(
@@ -221,7 +231,7 @@ entries!(
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
     (matmul, matmul_int),
     rows::put_acts::<V>,
-    None,
+    (None, None),
     "avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -230,7 +240,7 @@ entries!(
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
     (matmul, matmul_int),
     rows::put_acts::<V>,
-    None,
+    (None, None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -239,7 +249,7 @@ entries!(
     (crate::lanes::avx512::Avx512Lanes, AmxTiles),
     (matmul_amx, matmul_int_amx),
     put_tiles_and_bytes,
-    Some(gated_on_tiles),
+    (Some(gated_on_tiles), Some(tops_on_tiles)),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
 );
 
@@ -255,6 +265,21 @@ unsafe fn put_tiles_and_bytes(x: *const f32, acts: ActViewMut, rows: Range<usize
         }
         matmul_amx::put_tiles(x, acts, rows);
     }
+}
+
+/// # Safety
+/// As [`matmul_amx::find_tops`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
+unsafe fn tops_on_tiles(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: TopSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_amx::find_tops(w, panels, acts, rows, to) }
 }
 
 /// # Safety

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use half::f16;
-use paceline_cpu::ops::{Gate, GatedJob, MatmulJob};
+use paceline_cpu::ops::{Gate, GatedJob, MatmulJob, Top};
 use paceline_cpu::quant::{Rng, TensorType, dequantize_row, random_row};
 use paceline_cpu::{ActDtype, ActForms, Acts, Cpu, Isa, PackError, PackedMatrix, RawMatrix};
 
@@ -290,6 +290,41 @@ fn several_products_share_one_call() {
     let alone =
         [&a, &b, &c].map(|w| multiply(&mut Cpu::new(Isa::Scalar, 1, 16).unwrap(), w, &x, false));
     assert_eq!(bits(&found), bits(&alone.concat()));
+}
+
+/// The largest outputs are what is read off all of them: of equal ones the first, and a row that is
+/// broken is known for it.
+#[test]
+fn tops_of_products() {
+    let mut rng = Rng::new(12);
+    for (ty, n_outputs) in [(TensorType::Q4_1, 5003), (TensorType::Q8_0, 40), (TensorType::F16, 7)]
+    {
+        let mut w = weight(ty, n_outputs, 96, &mut rng);
+        // The second half is the first again, so that every top is there twice.
+        let half = w.data.len() / n_outputs * (n_outputs / 2);
+        w.data.copy_within(..half, half);
+        for n_rows in [1, 9, 16, 17, 32, 33, 50, 64, 65] {
+            let mut x = normals(&mut rng, n_rows * 96);
+            (x[3], x[(n_rows - 1) * 96]) = (f32::NAN, f32::INFINITY);
+            for mut cpu in machines() {
+                let packed = w.pack(cpu.isa());
+                let out = multiply_packed(&mut cpu, &packed, &x, false);
+                let mut acts = Acts::new(n_rows, 96);
+                acts.shape(n_rows, 96, packed.act_forms());
+                cpu.acts_from(&x, &mut acts);
+                let mut tops = vec![Top::default(); n_rows];
+                let is_found = cpu.find_tops(&acts, &packed, &mut tops);
+                assert_eq!(is_found, cpu.isa() == Isa::Amx && (9..=64).contains(&n_rows), "{ty}");
+                for (top, row) in tops.iter().zip(out.chunks(n_outputs)).filter(|_| is_found) {
+                    assert_eq!(top.is_sound, (cpu.is_sound())(row), "{ty}, {n_rows} rows");
+                    if top.is_sound {
+                        let place = (cpu.argmax())(row);
+                        assert_eq!((top.place as usize, top.value), (place, row[place]), "{ty}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -80,6 +80,14 @@ impl Sampler {
         }
     }
 
+    /// The result of a row that [`is_greedy`]: the place of its largest logit, or none where its
+    /// logits are not sound.
+    pub fn greedy(place: Option<Token>) -> Sampled {
+        let failure = place.is_none().then_some(SampleFailure::NotFinite);
+        let token = place.unwrap_or_default();
+        Sampled { token, logprob: f32::NAN, failure, ..Sampled::default() }
+    }
+
     fn next(
         &mut self,
         logits: &mut [f32],
@@ -193,6 +201,17 @@ impl Sampler {
         let chunk = &logits[start..logits.len().min(start + CHUNK)];
         (start + pick_in_chunk(chunk, left / self.chunk_sums[hit])) as Token
     }
+}
+
+/// Whether all that is asked for is the place of the largest logit, as the model has it.
+pub fn is_greedy(row: &SampleRow) -> bool {
+    let params = &*row.params;
+    let is_as_it_is = row.mask.is_none()
+        && params.logit_bias.is_empty()
+        && !params.has_penalties()
+        && row.n_generated >= params.min_tokens;
+    let is_place = params.temperature < MIN_TEMPERATURE && params.logprobs.is_none();
+    row.task == SampleTask::Next && is_as_it_is && is_place
 }
 
 /// Rounding may leave `point` a hair beyond the end: the last token that can be chosen is then it.

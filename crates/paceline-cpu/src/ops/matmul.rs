@@ -74,7 +74,7 @@ impl Cpu {
         let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
         let view = acts.view();
         let shape = Products { n_rows, n_panels: weights[0].n_panels(), cost: 2 * acts.n_cols() };
-        self.split_products(shape, &|rows, panels, end| {
+        self.split_products(shape, &|_, rows, panels, end| {
             // SAFETY: the asserts above check every size; threads write disjoint panels or rows.
             unsafe { kernel([gate.up_to(end), up.up_to(end)], panels, view, rows, to) };
         });
@@ -97,7 +97,7 @@ impl Cpu {
         });
         let (kernel, view) = (self.kernels.matmul, acts.view());
         let shape = Products { n_rows, n_panels, cost: acts.n_cols() };
-        self.split_products(shape, &|rows, range, end| {
+        self.split_products(shape, &|_, rows, range, end| {
             let mut first = 0;
             for (weight, count, out) in &jobs {
                 let own = |panel: usize| panel.clamp(first, first + count) - first;
@@ -114,30 +114,30 @@ impl Cpu {
         });
     }
 
-    /// Runs `f(rows, panels, end)` for all, over the threads: some rows meet all panels before the
-    /// next ones do, so that their activations stay in the caches. The thread's next panels follow
-    /// up to `end`.
-    fn split_products(
+    /// Runs `f(thread, rows, panels, end)` for all, over the threads: some rows meet all panels
+    /// before the next ones do, so that their activations stay in the caches. The thread's next
+    /// panels follow up to `end`.
+    pub(super) fn split_products(
         &mut self,
         Products { n_rows, n_panels, cost }: Products,
-        f: &(dyn Fn(Range<usize>, Range<usize>, usize) + Sync),
+        f: &(dyn Fn(usize, Range<usize>, Range<usize>, usize) + Sync),
     ) {
         let n_groups = n_rows.div_ceil(ROWS_TOGETHER);
         let cost = cost * n_rows.min(ROWS_TOGETHER);
-        self.split_in_order(n_groups * n_panels, cost, &|_, range, end| {
+        self.split_in_order(n_groups * n_panels, cost, &|thread, range, end| {
             for group in range.start / n_panels..range.end.div_ceil(n_panels) {
                 let first = group * n_panels;
                 let panel = |at: usize| at.clamp(first, first + n_panels) - first;
                 let rows = group * ROWS_TOGETHER..n_rows.min((group + 1) * ROWS_TOGETHER);
-                f(rows, panel(range.start)..panel(range.end), panel(end));
+                f(thread, rows, panel(range.start)..panel(range.end), panel(end));
             }
         });
     }
 }
 
 /// How large some products are together, and what one panel costs for one row.
-struct Products {
-    n_rows: usize,
-    n_panels: usize,
-    cost: usize,
+pub(super) struct Products {
+    pub(super) n_rows: usize,
+    pub(super) n_panels: usize,
+    pub(super) cost: usize,
 }

@@ -7,10 +7,12 @@ mod attention;
 mod expected;
 mod matmul;
 mod rows;
+mod tops;
 
 pub use attention::{Attention, AttentionSeq, KvLayer, LateRows, RopeStore};
 pub use matmul::{GatedJob, MatmulJob};
 pub use rows::Gate;
+pub use tops::Top;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,6 +41,8 @@ pub struct Cpu {
     attention: Vec<AttentionScratch>,
     tasks: Vec<AttentionTask>,
     taken: Vec<Taken>,
+    /// Each thread's, while the largest outputs of rows are found.
+    tops: Vec<[Top; tops::ROWS]>,
     expected: Expected,
 }
 
@@ -48,9 +52,9 @@ impl Cpu {
     pub fn new(isa: Isa, n_threads: usize, max_head_dim: usize) -> std::io::Result<Cpu> {
         let isa = isa.require().map_err(std::io::Error::other)?;
         let pool = Pool::new(n_threads)?;
-        let attention =
-            (0..pool.n_threads()).map(|_| AttentionScratch::new(max_head_dim)).collect();
-        let taken = (0..pool.n_threads()).map(|_| Taken::default()).collect();
+        let n_threads = pool.n_threads();
+        let attention = (0..n_threads).map(|_| AttentionScratch::new(max_head_dim)).collect();
+        let taken = (0..n_threads).map(|_| Taken::default()).collect();
         Ok(Cpu {
             isa,
             kernels: Kernels::of(isa),
@@ -58,6 +62,7 @@ impl Cpu {
             attention,
             tasks: Vec::new(),
             taken,
+            tops: vec![[Top::NONE; tops::ROWS]; n_threads],
             expected: Expected::default(),
         })
     }

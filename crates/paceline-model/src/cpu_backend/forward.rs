@@ -7,6 +7,7 @@ use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, LateRows, Matmu
 use paceline_cpu::quant::dequantize_row;
 use paceline_engine::backend::{BackendError, Sampled};
 use paceline_engine::batch::{Batch, SampleRow, SampleTask};
+use paceline_engine::sampler::{Sampler, is_greedy};
 
 use super::{Angles, CpuBackend, LOGIT_ROWS};
 use crate::spec::Activation;
@@ -206,6 +207,9 @@ impl CpuBackend {
     }
 
     fn read_logits(&mut self, batch: &Batch, range: Range<usize>) {
+        if self.read_tops(batch, range.clone()) {
+            return;
+        }
         self.logits(batch, range.clone());
         let n_vocab = self.weights.spec().n_vocab;
         let logits = &mut self.buffers.logits[..range.len() * n_vocab];
@@ -219,6 +223,25 @@ impl CpuBackend {
                 sampler.sample(logits, sample, batch.history_of(sample), row_ops, out);
             },
         );
+    }
+
+    /// Tokens of rows that are all greedy, without their logits; false if it must be with them.
+    fn read_tops(&mut self, batch: &Batch, range: Range<usize>) -> bool {
+        // Logits that differ may be the same after a cap.
+        let is_capped = self.weights.spec().final_softcap.is_some();
+        if is_capped || !batch.samples[range.clone()].iter().all(is_greedy) {
+            return false;
+        }
+        self.see_head(batch, range.clone());
+        let (head, tops) = (&self.weights.head, &mut self.tops[..range.len()]);
+        if !self.cpu.find_tops(&self.buffers.acts, head, tops) {
+            return false;
+        }
+        for (result, top) in self.results[range].iter_mut().zip(tops) {
+            let place = (top.is_sound && top.value.is_finite()).then_some(top.place);
+            *result = Sampler::greedy(place);
+        }
+        true
     }
 
     /// Hidden states after the last norm, which the head would see.
@@ -245,15 +268,22 @@ impl CpuBackend {
         range.len() * d
     }
 
+    /// Makes what the head sees of samples `range` of the batch.
+    fn see_head(&mut self, batch: &Batch, range: Range<usize>) {
+        let n = range.len();
+        let n_hidden = self.gather_hidden(batch, range);
+        let (spec, buffers) = (self.weights.spec(), &mut self.buffers);
+        buffers.acts.shape(n, spec.d_model, self.weights.head.act_forms());
+        let (hidden, norm) = (&buffers.hidden[..n_hidden], &self.weights.output_norm);
+        self.cpu.norm_acts(hidden, norm, spec.norm_eps, &mut buffers.acts);
+    }
+
     /// Logits of samples `range` of the batch.
     pub(super) fn logits(&mut self, batch: &Batch, range: Range<usize>) -> &[f32] {
         let n = range.len();
-        let n_hidden = self.gather_hidden(batch, range);
+        self.see_head(batch, range);
         let (spec, head) = (self.weights.spec(), &self.weights.head);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
-        buffers.acts.shape(n, spec.d_model, head.act_forms());
-        let hidden = &buffers.hidden[..n_hidden];
-        cpu.norm_acts(hidden, &self.weights.output_norm, spec.norm_eps, &mut buffers.acts);
         let logits = &mut buffers.logits[..n * spec.n_vocab];
         cpu.matmul(&buffers.acts, [into(head, logits)]);
         if let Some(cap) = spec.final_softcap {

@@ -7,7 +7,7 @@ mod forward;
 
 use std::sync::Arc;
 
-use paceline_cpu::ops::{AttentionSeq, KvLayer};
+use paceline_cpu::ops::{AttentionSeq, KvLayer, Top};
 use paceline_cpu::{ActDtype, Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::Drafts;
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
@@ -52,6 +52,7 @@ pub struct CpuBackend {
     n_backed: usize,
     buffers: Buffers,
     samplers: Vec<Sampler>,
+    tops: [Top; LOGIT_ROWS],
     results: Vec<Sampled>,
 }
 
@@ -132,6 +133,7 @@ impl CpuBackend {
             n_backed: 0,
             buffers,
             samplers,
+            tops: [Top::default(); LOGIT_ROWS],
             results: Vec::with_capacity(options.max_rows as usize),
             weights,
         })

@@ -76,6 +76,7 @@ pub(crate) fn check(
     check_prefix_cache(weights, plain, jobs, expected);
     check_cancelling(weights, plain, jobs, expected);
     check_parallel_samples(weights, plain, jobs);
+    check_greedy(weights, plain, jobs, expected);
     check_drafts(weights, plain, jobs, expected)
 }
 
@@ -164,6 +165,24 @@ fn check_parallel_samples(weights: &Arc<Weights>, plain: Setup, jobs: &[Job]) {
                 expected.prompt_logprobs.clear();
             }
             assert_eq!(run.output(id, index), expected, "sample {index} of 4");
+        }
+    }
+}
+
+/// Where only the likeliest tokens are asked for, many rows need not have their logits written.
+fn check_greedy(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
+    let is_greedy = |job: &Job| job.params.temperature == 0.0;
+    let bare = |job: &Job| Job {
+        params: SamplingParams { logprobs: None, prompt_logprobs: None, ..job.params.clone() },
+        ..job.clone()
+    };
+    let once: Vec<Job> = jobs.iter().filter(|job| is_greedy(job)).map(bare).collect();
+    let expected = jobs.iter().zip(expected).filter(|(job, _)| is_greedy(job)).map(|(_, o)| o);
+    for setup in [plain, Setup { n_threads: 2, ..plain }] {
+        // Twice each, so that there are more than a tile of rows.
+        let (found, _) = together(weights, setup, &[&once[..], &once[..]].concat());
+        for (i, (found, expected)) in found.iter().zip(expected.clone().cycle()).enumerate() {
+            assert_eq!(found.tokens, expected.tokens, "greedy sequence {i}, {setup:?}");
         }
     }
 }

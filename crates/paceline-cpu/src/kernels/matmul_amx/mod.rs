@@ -18,7 +18,7 @@ mod wide;
 
 use std::ops::Range;
 
-pub(crate) use put::{GateSink, put_tiles};
+pub(crate) use put::{GateSink, TileTops, TopSink, put_tiles};
 
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{self, TileShapes};
@@ -33,13 +33,14 @@ use crate::packed::CodedView;
 enum Sink {
     Rows(Output),
     Gate(GateSink),
+    Tops(TopSink),
 }
 
 impl Sink {
     /// Panels by which a pair of them goes on: a gate's are of two weights.
     fn pair_step(self) -> usize {
         match self {
-            Sink::Rows(_) => 2,
+            Sink::Rows(_) | Sink::Tops(_) => 2,
             Sink::Gate(_) => 1,
         }
     }
@@ -53,7 +54,7 @@ impl Sink {
         // SAFETY: forwarded contract.
         unsafe {
             match self {
-                Sink::Rows(_) => weights[0].panel(panel + nth),
+                Sink::Rows(_) | Sink::Tops(_) => weights[0].panel(panel + nth),
                 Sink::Gate(_) => weights[nth].panel(panel),
             }
         }
@@ -110,8 +111,28 @@ pub(crate) unsafe fn gated(
     }
 }
 
+/// Finds the largest of outputs `panels` of each of `rows`.
+///
 /// # Safety
-/// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate.
+/// As [`matmul`], for tiles of activations that are whole.
+#[inline(always)]
+pub(crate) unsafe fn find_tops(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: TopSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let sink = Sink::Tops(to);
+        with_format!(w.layout, all_panels::<Avx512Lanes>([w, w], panels, acts, rows, sink))
+    }
+}
+
+/// # Safety
+/// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate, [`find_tops`]
+/// for tops.
 #[inline(always)]
 unsafe fn all_panels<V: Lanes, F: Format>(
     weights: [CodedView; 2],

@@ -74,6 +74,7 @@ pub(super) unsafe fn all_panels<F: Format>(
             strips[0].multiply::<F>(weights[0], panel, rows.len(), heads);
             match sink {
                 Sink::Rows(out) => put::rows(sums[0], weights[0], panel, rows.clone(), out),
+                Sink::Tops(to) => put::tops(sums[0], weights[0], panel, rows.clone(), to),
                 Sink::Gate(to) => {
                     strips[1].multiply::<F>(weights[1], panel, rows.len(), heads);
                     put::gated(sums, panel, rows.clone(), to);

@@ -75,6 +75,10 @@ pub(super) unsafe fn all_panels<F: Format>(
                 Sink::Gate(to) => {
                     put::gated(sums.map(Sums::whole), panel, rows.clone(), to);
                 }
+                Sink::Tops(to) => {
+                    put::tops(Sums::whole(sums[0]), weights[0], panel, rows.clone(), to);
+                    put::tops(Sums::whole(sums[1]), weights[0], panel + 1, rows.clone(), to);
+                }
             }
         }
         left.start += step;

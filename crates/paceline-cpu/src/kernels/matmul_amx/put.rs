@@ -29,6 +29,30 @@ pub(crate) struct GateSink {
     pub(crate) gelu: bool,
 }
 
+/// The largest outputs of a tile's rows so far.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct TileTops {
+    pub(crate) values: [f32; TILE_ROWS],
+    pub(crate) places: [u32; TILE_ROWS],
+    /// Zero, unless an output was not a number, or infinite.
+    pub(crate) nothing: [f32; TILE_ROWS],
+}
+
+impl TileTops {
+    pub(crate) const NONE: TileTops = TileTops {
+        values: [f32::NEG_INFINITY; TILE_ROWS],
+        places: [0; TILE_ROWS],
+        nothing: [0.0; TILE_ROWS],
+    };
+}
+
+/// Where the largest outputs are noted: those of the first row's tile, and of those after it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TopSink {
+    pub(crate) tops: *mut TileTops,
+}
+
 /// Tiles of a panel's sums in memory: sixteen outputs, each with its rows side by side.
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
@@ -73,6 +97,39 @@ pub(super) unsafe fn rows(sums: Sums, w: CodedView, panel: usize, rows: Range<us
                     finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
                 }
             }
+        }
+    }
+}
+
+/// Notes which of a panel's outputs are larger than those before. Sums lie with rows side by side,
+/// so that all sixteen rows of a tile are compared at once.
+///
+/// # Safety
+/// `sums` holds the rows' whole tiles; the sink has those tiles; the machine has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
+pub(super) unsafe fn tops(sums: Sums, w: CodedView, panel: usize, rows: Range<usize>, to: TopSink) {
+    let first_output = panel * WIDTH;
+    let n_outputs = WIDTH.min(w.n_rows - first_output);
+    for (tile, first) in rows.step_by(TILE_ROWS).enumerate() {
+        // SAFETY: the caller vouches for the sums and the sink.
+        unsafe {
+            let (sums, to) = (sums.tile(tile).at, to.tops.add(first / TILE_ROWS));
+            let mut values = _mm512_load_ps((*to).values.as_ptr());
+            let mut places = _mm512_load_si512((*to).places.as_ptr().cast());
+            let mut nothing = _mm512_load_ps((*to).nothing.as_ptr());
+            for output in 0..n_outputs {
+                let sum = _mm512_load_ps(sums.add(output * WIDTH));
+                let is_larger = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(sum, values);
+                let place = _mm512_set1_epi32((first_output + output) as i32);
+                values = _mm512_mask_mov_ps(values, is_larger, sum);
+                places = _mm512_mask_mov_epi32(places, is_larger, place);
+                // Negative infinity will do, as it does for [`crate::kernels::reduce::is_sound`].
+                let sum = _mm512_max_ps(_mm512_set1_ps(-1.0), sum);
+                nothing = _mm512_fmadd_ps(sum, _mm512_setzero_ps(), nothing);
+            }
+            _mm512_store_ps((*to).values.as_mut_ptr(), values);
+            _mm512_store_si512((*to).places.as_mut_ptr().cast(), places);
+            _mm512_store_ps((*to).nothing.as_mut_ptr(), nothing);
         }
     }
 }
@@ -363,6 +420,8 @@ impl Lines {
                 let count = to.acts.tile_rows.div_ceil(2);
                 Lines { at: at.cast_const().cast(), step: LINE, tile_step, count }
             }
+            // A few lines that are always at hand.
+            Sink::Tops(_) => Lines { at: std::ptr::null(), step: 0, tile_step: 0, count: 0 },
         }
     }
 

@@ -134,6 +134,12 @@ impl Job {
                         put::rows(sums, self.weights[0], self.panel + nth, rows.clone(), out);
                     }
                 }
+                Sink::Tops(to) => {
+                    for nth in 0..W {
+                        let sums = Sums::whole(sums.add(nth * APART));
+                        put::tops(sums, self.weights[0], self.panel + nth, rows.clone(), to);
+                    }
+                }
                 Sink::Gate(to) => {
                     let sums = [sums, sums.add(APART)].map(Sums::whole);
                     put::gated(sums, self.panel, rows, to);
