@@ -24,7 +24,7 @@ use crate::session::{Session, Stream};
 use crate::timed::Timed;
 
 /// Guesses a sequence may have in a step, if nothing else is asked for.
-pub const NUM_SPECULATIVE_TOKENS: u32 = 5;
+pub const NUM_SPECULATIVE_TOKENS: u32 = 8;
 
 /// How a model is loaded and run. `None` means: sized from the machine and the model.
 #[derive(Clone, Debug)]
@@ -123,10 +123,18 @@ pub struct ModelFacts {
     /// How the matrices of each type are multiplied.
     pub kernels: BTreeMap<TensorType, &'static str>,
     pub weight_bytes: usize,
+    pub activation_dtype: ActDtype,
     pub kv_dtype: KvDtype,
     pub n_kv_blocks: u32,
     pub kv_bytes: usize,
     pub max_model_len: u32,
+}
+
+impl ModelFacts {
+    /// What, of all options, changes bits. The instruction set and the batch do not.
+    pub fn arithmetic(&self) -> String {
+        format!("activations {}, keys and values {}", self.activation_dtype, self.kv_dtype)
+    }
 }
 
 /// An engine, and what turns text into its tokens.
@@ -178,6 +186,7 @@ impl Llm {
             n_threads: backend.n_threads(),
             kernels: weights.kernels(),
             weight_bytes: weights.n_bytes(),
+            activation_dtype: weights.activation_dtype(),
             kv_dtype: cpu.kv_dtype,
             n_kv_blocks: cpu.n_blocks,
             kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec(), cpu.kv_dtype),

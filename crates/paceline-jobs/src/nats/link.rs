@@ -37,7 +37,8 @@ pub enum NatsError {
     Streams { address: String, why: String },
     #[error(
         "the workers of the queue {address} have the model {theirs}, but this one has {ours}; give \
-         it another queue (nats://HOST:PORT/NAME), or stop them first"
+         it the same files, --activation-dtype and --kv-cache-dtype, or another queue \
+         (nats://HOST:PORT/NAME), or stop them first"
     )]
     OtherModel { address: String, theirs: Box<ModelId>, ours: Box<ModelId> },
     #[error("cannot start threads: {0}")]

@@ -1,4 +1,5 @@
-//! Which model a line is for, and which one workers have.
+//! Which model a line is for, and which one workers have; and with which arithmetic, since answers
+//! depend on both.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -16,19 +17,22 @@ const N_READ: u64 = 1 << 20;
 /// How a description of a queue's workers begins.
 const TAG: &str = "model ";
 
-/// A model: what people call it, and what its files say.
+/// A model: what people call it, and what its answers depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelId {
     pub name: String,
-    /// The same for the same files, wherever they are.
+    /// The same for the same files, wherever they are, and the same arithmetic.
     pub fingerprint: String,
 }
 
 impl ModelId {
     /// Looks at the sizes of a model's files and at the start and the end of each: enough to tell
-    /// models apart, and done in milliseconds.
-    pub fn of_files(name: &str, path: &Path) -> Result<ModelId, JobsError> {
+    /// models apart, and done in milliseconds. `arithmetic` names how it is computed, where that
+    /// changes bits.
+    pub fn of_files(name: &str, path: &Path, arithmetic: &str) -> Result<ModelId, JobsError> {
         let mut hash = Sha256::new();
+        hash.update((arithmetic.len() as u64).to_le_bytes());
+        hash.update(arithmetic);
         for file in files(path).map_err(failed_to("read", path))? {
             add(&mut hash, &file).map_err(failed_to("read", &file))?;
         }
@@ -97,7 +101,7 @@ mod tests {
         let path = dir.path().join("a.gguf");
         let of = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            ModelId::of_files("a", &path).unwrap()
+            ModelId::of_files("a", &path, "bf16").unwrap()
         };
         let large = vec![1; 3 << 20];
         let same = of(&large);
@@ -110,10 +114,11 @@ mod tests {
         };
         let others = [changed(0), changed(large.len() - 1), vec![1; (3 << 20) + 1], Vec::new()];
         assert!(others.iter().all(|bytes| of(bytes) != same));
-        let whole = ModelId::of_files("a", dir.path()).unwrap();
+        let whole = ModelId::of_files("a", dir.path(), "bf16").unwrap();
+        assert_ne!(ModelId::of_files("a", dir.path(), "int12").unwrap(), whole);
         fs::write(dir.path().join("config.json"), "{}").unwrap();
-        assert_ne!(ModelId::of_files("a", dir.path()).unwrap(), whole);
-        assert!(ModelId::of_files("a", &dir.path().join("none")).is_err());
+        assert_ne!(ModelId::of_files("a", dir.path(), "bf16").unwrap(), whole);
+        assert!(ModelId::of_files("a", &dir.path().join("none"), "bf16").is_err());
     }
 
     #[test]

@@ -43,7 +43,7 @@ fn load(args: &ServeArgs, console: &Console, handle: &ServerHandle) -> Result<()
     let id = {
         use paceline_jobs::nats::ModelId;
         let name = names.first().map(String::as_str).unwrap_or_default();
-        Some(ModelId::of_files(name, &llm.facts().path)?)
+        Some(ModelId::of_files(name, &llm.facts().path, &llm.facts().arithmetic())?)
     };
     let LlmParts { engine, tokenizer, template } = llm.into_parts();
     let served = ServedModel {

@@ -18,9 +18,9 @@ pub(crate) fn run(args: &WorkerArgs, console: &Console) -> Result<Outcome> {
     // As the server has it unless told otherwise.
     let embedding = Embedding { pooling: Pooling::Last, n_dims: llm.spec().d_model };
     let name = llm.spec().name.clone().unwrap_or_else(|| args.engine.model().to_owned());
-    let id = ModelId::of_files(&name, &llm.facts().path)?;
+    let id = ModelId::of_files(&name, &llm.facts().path, &llm.facts().arithmetic())?;
     let LlmParts { engine, tokenizer, template } = llm.into_parts();
-    // Whatever the lines call the model: which one is meant is told by its files.
+    // Whatever the lines call the model: which one is meant is told by its fingerprint.
     let model = ServedModel { names: Vec::new(), tokenizer, template, embedding, id: None };
     let engine = LineEngine::start(engine, model)?;
     lines.serve(id)?;
