@@ -41,7 +41,7 @@ WORKERS = {
 OWN = {
     "paceline": [],
     "paceline-int12": ["--activation-dtype", "int12"],
-    "paceline-drafts": ["--num-speculative-tokens", "5"],
+    "paceline-drafts": ["--num-speculative-tokens", "8"],
 }
 ENGINES = [*OWN, *WORKERS]
 DEFAULT_ENGINES = "paceline,llama.cpp,openvino-f16"

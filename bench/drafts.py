@@ -95,7 +95,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--rounds", type=int, default=5, metavar="N", help="[5]")
-    add("--drafts", type=int, default=5, metavar="N", help="guesses a sequence may have [5]")
+    add("--drafts", type=int, default=8, metavar="N", help="guesses a sequence may have [8]")
     add("--model", default="default", help="[default]")
     add("--paceline", type=Path, default=ROOT / "target/release/paceline", metavar="PATH",
         help="[target/release/paceline]")
