@@ -125,7 +125,7 @@ fn kernels_are_measured_for_each_type_and_number_of_rows() {
     let rows = rows(&bench, &[&["kernels"], &sizes[..], &quick].concat());
     let products = rows.iter().filter(|row| row["op"].as_str().unwrap().starts_with("product"));
     assert_eq!(products.count(), 13 * 2);
-    for op in ["attention, decode", "attention, prompt", "norm", "gate", "argmax"] {
+    for op in ["attention bf16, decode", "attention int8, prompt", "norm", "gate", "argmax"] {
         assert!(rows.iter().any(|row| row["op"] == op), "{op}");
     }
     for row in &rows {
