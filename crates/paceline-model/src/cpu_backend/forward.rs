@@ -207,10 +207,11 @@ impl CpuBackend {
     }
 
     fn read_logits(&mut self, batch: &Batch, range: Range<usize>) {
+        self.see_head(batch, range.clone());
         if self.read_tops(batch, range.clone()) {
             return;
         }
-        self.logits(batch, range.clone());
+        self.multiply_head(range.len());
         let n_vocab = self.weights.spec().n_vocab;
         let logits = &mut self.buffers.logits[..range.len() * n_vocab];
         let (results, row_ops) = (&mut self.results[range.clone()], &self.row_ops);
@@ -225,14 +226,14 @@ impl CpuBackend {
         );
     }
 
-    /// Tokens of rows that are all greedy, without their logits; false if it must be with them.
+    /// Tokens of rows that the head sees and that are all greedy, without their logits; false if it
+    /// must be with them.
     fn read_tops(&mut self, batch: &Batch, range: Range<usize>) -> bool {
         // Logits that differ may be the same after a cap.
         let is_capped = self.weights.spec().final_softcap.is_some();
         if is_capped || !batch.samples[range.clone()].iter().all(is_greedy) {
             return false;
         }
-        self.see_head(batch, range.clone());
         let (head, tops) = (&self.weights.head, &mut self.tops[..range.len()]);
         if !self.cpu.find_tops(&self.buffers.acts, head, tops) {
             return false;
@@ -282,6 +283,11 @@ impl CpuBackend {
     pub(super) fn logits(&mut self, batch: &Batch, range: Range<usize>) -> &[f32] {
         let n = range.len();
         self.see_head(batch, range);
+        self.multiply_head(n)
+    }
+
+    /// Logits of the `n` rows that the head sees.
+    fn multiply_head(&mut self, n: usize) -> &[f32] {
         let (spec, head) = (self.weights.spec(), &self.weights.head);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
         let logits = &mut buffers.logits[..n * spec.n_vocab];

@@ -147,9 +147,9 @@ pub(crate) struct EngineArgs {
           value_parser = value_parser!(u32).range(0..=16))]
     num_speculative_tokens: u32,
 
-    /// What activations are rounded to where they meet quantised weights: bf16 is the faster for
-    /// many sequences at once, int12 for up to 16. Answers differ between the two, and never with
-    /// what runs beside them
+    /// What activations are rounded to where they meet quantised weights: int12 is the faster for
+    /// up to 4 sequences at once with AMX, for most numbers without, and bf16 otherwise. Answers
+    /// differ between the two, and never with what runs beside them
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Bf16)]
     activation_dtype: ActivationDtype,
 
