@@ -42,6 +42,9 @@ const MAX_PULL: usize = 64;
 const N_LOOKS: usize = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// A server that went away since it was connected to is waited for so long.
+const CLAIM_TIME: Duration = Duration::from_secs(60);
+
 /// What telling the server at the end may take.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
@@ -143,7 +146,7 @@ impl WorkerSource {
     /// Begins to take lines for an engine with this model. Fails if workers with another are about.
     pub fn serve(&self, model: ModelId) -> Result<(), NatsError> {
         let model = self.inner.model.get_or_init(|| model);
-        let consumer = self.runtime.block_on(self.inner.claim(model))?;
+        let consumer = self.runtime.block_on(self.inner.claim_in_time(model))?;
         self.runtime.spawn(pull(Arc::clone(&self.inner), consumer));
         Ok(())
     }
@@ -218,6 +221,22 @@ impl Inner {
         let stream = self.link.stream(Kind::Lines).await?;
         let consumer = stream.get_or_create_consumer(CONSUMER, config).await;
         consumer.map_err(|error| self.link.failed(&error))
+    }
+
+    /// [`Inner::claim`], again while the server is away: it may be restarted while a model loads.
+    async fn claim_in_time(&self, model: &ModelId) -> Result<PullConsumer, NatsError> {
+        let start = Instant::now();
+        loop {
+            match self.claim(model).await {
+                Err(error @ NatsError::Streams { .. })
+                    if start.elapsed() < CLAIM_TIME && !self.stop.is_set() =>
+                {
+                    tracing::warn!(%error, "trying again");
+                    self.link.recover().await;
+                }
+                claimed => return claimed,
+            }
+        }
     }
 
     /// The workers' consumer, marked as this model's. One that is another model's, and that nobody

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rusqlite::types::Type;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, FileMeta};
@@ -129,10 +129,13 @@ pub struct Ending {
 const UNFINISHED: &str = "('validating', 'in_progress', 'finalizing', 'cancelling')";
 
 impl Store {
+    /// Returns the batch as it was made, whatever has been done with it since.
     pub fn create_batch(&self, new: &NewBatch) -> Result<Batch, JobsError> {
         let expires_at = new.created_at.saturating_add(new.window.seconds);
         let metadata = serde_json::to_string(&new.metadata).unwrap_or_default();
-        self.database().execute(
+        // Held until the batch is read, so that whoever looks for work does not come between.
+        let database = self.database();
+        database.execute(
             "INSERT INTO batches (id, owner, endpoint, input_file_id, completion_window, metadata, \
              max_concurrency, status, output_name, errors_name, created_at, expires_at) \
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'validating', ?8, ?9, ?10, ?11)",
@@ -150,14 +153,13 @@ impl Store {
                 expires_at as i64,
             ],
         )?;
-        let made = self.batch(None, &new.id)?;
+        let made = find(&database, None, &new.id)?;
         made.ok_or_else(|| JobsError::Inconsistent(format!("the batch {} is gone", new.id)))
     }
 
     /// `owner` sees its own batches; `None` sees all.
     pub fn batch(&self, owner: Option<&str>, id: &str) -> Result<Option<Batch>, JobsError> {
-        let query = "SELECT * FROM batches WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)";
-        Ok(self.database().query_row(query, params![id, owner], read).optional()?)
+        find(&self.database(), owner, id)
     }
 
     /// A page of batches, newest first, and whether there are more.
@@ -275,6 +277,11 @@ impl Store {
         )?;
         Ok(transaction.commit()?)
     }
+}
+
+fn find(database: &Connection, owner: Option<&str>, id: &str) -> Result<Option<Batch>, JobsError> {
+    let query = "SELECT * FROM batches WHERE id = ?1 AND (?2 IS NULL OR owner = ?2)";
+    Ok(database.query_row(query, params![id, owner], read).optional()?)
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Batch> {

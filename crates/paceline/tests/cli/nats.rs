@@ -1,6 +1,7 @@
 //! Batches over real workers on a real `nats-server`, all of which may be killed.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -74,11 +75,16 @@ impl<'a> Workers<'a> {
         child.wait().unwrap();
     }
 
+    /// Waits until all have found the queue and loaded the model.
+    fn wait_until_up(&mut self) {
+        self.children.iter_mut().for_each(wait_until_it_hears);
+    }
+
     /// SIGTERM for all; they end in good order.
     fn terminate(&mut self) {
+        self.wait_until_up();
         for child in &self.children {
             let pid = child.id().to_string();
-            wait_until_it_hears(&pid);
             let kill = std::process::Command::new("kill").args(["-TERM", &pid]).status();
             assert!(kill.unwrap().success());
         }
@@ -89,9 +95,10 @@ impl<'a> Workers<'a> {
 }
 
 /// Waits until a process that was just started does something of its own on SIGTERM.
-fn wait_until_it_hears(pid: &str) {
+fn wait_until_it_hears(child: &mut Child) {
     const SIGTERM: u32 = 15;
     let start = Instant::now();
+    let pid = child.id();
     let hears = || {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -99,6 +106,11 @@ fn wait_until_it_hears(pid: &str) {
         caught >> (SIGTERM - 1) & 1 == 1
     };
     while !hears() {
+        if let Some(status) = child.try_wait().unwrap() {
+            let mut said = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("worker {pid} has ended, {status}: {said}");
+        }
         assert!(start.elapsed() < PATIENCE, "worker {pid} does not hear SIGTERM");
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -147,6 +159,8 @@ fn whoever_is_killed_each_line_is_answered_once() {
         wait_for(&bench, enough as usize, &mut batch);
         workers.replace(random(kill + 100, 3) as usize);
         if kill == n_kills / 3 {
+            // One that is started without a queue ends at once, and says so.
+            workers.wait_until_up();
             server.restart();
         }
         if kill == n_kills / 2 {
