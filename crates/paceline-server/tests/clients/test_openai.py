@@ -59,9 +59,11 @@ class Server:
         self.dir.cleanup()
         return code
 
-    def client(self, key="sk-all", max_retries=0):
+    def client(self, key="sk-all", max_retries=0, on_response=None):
+        hooks = {"response": [on_response]} if on_response else {}
         return openai.OpenAI(
-            base_url=self.url, api_key=key, max_retries=max_retries, timeout=TIMEOUT_S)
+            base_url=self.url, api_key=key, max_retries=max_retries, timeout=TIMEOUT_S,
+            http_client=openai.DefaultHttpxClient(event_hooks=hooks))
 
     def post(self, path, body):
         """A call without the client: what is in the bytes."""
@@ -271,15 +273,19 @@ class Errors(unittest.TestCase):
 
     def test_a_retry_succeeds(self):
         held = self.hold_the_only_place()
-        # The client waits for as long as it is told to; the place is free by then.
-        freed = threading.Timer(0.2, held.close)
-        freed.start()
-        client = SERVER.client("sk-one", max_retries=20)
+        statuses = []
+
+        def free_when_refused(response):
+            statuses.append(response.status_code)
+            held.close()
+
+        client = SERVER.client("sk-one", max_retries=20, on_response=free_when_refused)
         response = client.chat.completions.with_raw_response.create(
             model=MODEL, messages=MESSAGES, max_completion_tokens=4)
-        freed.join()
         self.assertTrue(response.parse().choices)
+        # The client waited for as long as it was told to; the place was free by then, or soon.
         self.assertGreaterEqual(response.retries_taken, 1)
+        self.assertEqual(statuses, [429] * response.retries_taken + [200])
 
     def test_errors_are_not_retried_in_vain(self):
         client = SERVER.client(max_retries=5)
