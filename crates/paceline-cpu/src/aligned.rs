@@ -3,7 +3,6 @@
 //! apart, and looking up each piece's page takes as long as reading it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -49,18 +48,18 @@ impl<T: Plain> Aligned<T> {
             Self { block, layout, start: start.cast(), len }
         }
     }
+}
 
-    /// Makes the system give the memory of `range` now and not when it is first written to.
-    pub(crate) fn back(&mut self, range: Range<usize>) {
-        const SMALLEST_PAGE: usize = 4096;
-        let bytes = self[range].as_mut_ptr_range();
-        let mut at = bytes.start.cast::<u8>();
-        while at < bytes.end.cast() {
-            // SAFETY: within the range, and nobody else's while it is borrowed. It is written to
-            // without being changed.
-            unsafe { AtomicU8::from_ptr(at).fetch_or(0, Ordering::Relaxed) };
-            at = at.wrapping_add(SMALLEST_PAGE);
-        }
+/// Makes the system give the memory of `slice` now and not when it is first written to.
+pub(crate) fn back<T: Plain>(slice: &mut [T]) {
+    const SMALLEST_PAGE: usize = 4096;
+    let bytes = slice.as_mut_ptr_range();
+    let mut at = bytes.start.cast::<u8>();
+    while at < bytes.end.cast() {
+        // SAFETY: within the slice, and nobody else's while it is borrowed. It is written to
+        // without being changed.
+        unsafe { AtomicU8::from_ptr(at).fetch_or(0, Ordering::Relaxed) };
+        at = at.wrapping_add(SMALLEST_PAGE);
     }
 }
 
@@ -132,7 +131,7 @@ mod tests {
         numbers.iter_mut().step_by(700).enumerate().for_each(|(i, x)| *x = i as f32);
         let n = numbers.len();
         for range in [0..n, 0..0, n..n, 1..2, 1023..n - 1] {
-            numbers.back(range);
+            back(&mut numbers[range]);
         }
         for (i, &x) in numbers.iter().enumerate() {
             let expected = if i % 700 == 0 { (i / 700) as f32 } else { 0.0 };

@@ -158,11 +158,11 @@ impl Meter {
     /// Runs the job until the budget is spent; returns how often a second.
     fn repeat(&mut self, budget: Duration, job: &(dyn Fn(usize) + Sync)) -> f64 {
         // The first one fills caches and wakes the threads.
-        self.pool.run(job);
+        self.pool.run_on_all(job);
         let start = Instant::now();
         let mut n = 0;
         while n == 0 || start.elapsed() < budget {
-            self.pool.run(job);
+            self.pool.run_on_all(job);
             n += 1;
         }
         f64::from(n) / start.elapsed().as_secs_f64()

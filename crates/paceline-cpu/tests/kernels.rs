@@ -159,7 +159,7 @@ fn matmul_in_large() {
         (TensorType::BF16, 50, 33, 100),
         (TensorType::Q4_1, 3, 16, 32 * 600),
         (TensorType::Q4_1, 90, 50, 32 * 70),
-        (TensorType::Q4_1, 257, 48, 96),
+        (TensorType::Q4_1, 337, 48, 96),
         (TensorType::F16, 101, 49, 32 * 66),
     ] {
         let w = weight(ty, n_outputs, n_cols, &mut rng);
@@ -213,7 +213,7 @@ fn matmul_of_integers() {
             (7, 40, 3),
             (40, 33, 17),
             (300, 17, 2),
-            (257, 17, 2),
+            (337, 17, 2),
         ] {
             let n_cols = (32usize * n_blocks).next_multiple_of(ty.block_len().max(64));
             let w = weight(ty, n_outputs, n_cols, &mut rng);

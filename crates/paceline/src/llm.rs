@@ -9,7 +9,7 @@ use paceline_cpu::quant::TensorType;
 use paceline_cpu::{ActDtype, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::{Backend, Batching, Engine, EngineConfig, Stats, Token};
 use paceline_model::checkpoint::Checkpoint;
-use paceline_model::cpu_backend::{CpuBackend, CpuOptions, drafts, kv_block_bytes};
+use paceline_model::cpu_backend::{CpuBackend, CpuOptions, ROWS_APART, drafts, kv_block_bytes};
 use paceline_model::pull::{self, CacheDirs, Progress, PullOptions, Source};
 use paceline_model::sizing;
 use paceline_model::spec::ModelSpec;
@@ -314,7 +314,8 @@ fn cpu_options(
 ) -> Result<CpuOptions, Error> {
     let KvPlan { dtype: kv_dtype, n_blocks, max_model_len, .. } = options.kv_plan(spec)?;
     let max_rows = options.max_num_batched_tokens;
-    Ok(CpuOptions { n_threads, n_blocks, kv_dtype, max_rows, max_model_len })
+    let rows_apart = ROWS_APART;
+    Ok(CpuOptions { n_threads, n_blocks, kv_dtype, max_rows, max_model_len, rows_apart })
 }
 
 fn engine_config(options: &LlmOptions, isa: Isa) -> EngineConfig {

@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn engine(arch: &str, acts: ActDtype) -> Engine<CpuBackend> {
+fn engine(arch: &str, acts: ActDtype, rows_apart: u32) -> Engine<CpuBackend> {
     let spec = SynthSpec { ty: TensorType::Q4_1, ..SynthSpec::tiny(arch) };
     let gguf = Gguf::parse(gguf_bytes(&spec).unwrap()).unwrap();
     let checkpoint = Arc::new(Checkpoint::from_gguf(gguf).unwrap());
@@ -53,6 +53,7 @@ fn engine(arch: &str, acts: ActDtype) -> Engine<CpuBackend> {
         kv_dtype: KvDtype::default(),
         max_rows: 64,
         max_model_len: 1024,
+        rows_apart,
     };
     let backend = CpuBackend::new(weights, options).unwrap();
     Engine::new(backend, EngineConfig::default()).unwrap()
@@ -62,8 +63,10 @@ fn engine(arch: &str, acts: ActDtype) -> Engine<CpuBackend> {
 fn a_step_allocates_nothing() {
     let with_ints = SynthSpec::architectures().into_iter().map(|arch| (arch, ActDtype::Int12));
     let all = SynthSpec::architectures().into_iter().map(|arch| (arch, ActDtype::Bf16));
-    for (arch, acts) in all.chain(with_ints) {
-        let mut engine = engine(arch, acts);
+    // Twelve rows a step, by both threads together or by each alone.
+    let all = all.chain(with_ints).flat_map(|case| [(case, u32::MAX), (case, 6)]);
+    for ((arch, acts), rows_apart) in all {
+        let mut engine = engine(arch, acts, rows_apart);
         for i in 0..12u32 {
             let params = SamplingParams {
                 temperature: if i % 2 == 0 { 0.0 } else { 0.8 },
@@ -90,6 +93,7 @@ fn a_step_allocates_nothing() {
             engine.step(0, &mut events);
         }
         events.clear();
+        let n_apart = engine.backend().n_steps_apart();
         let before = N_ALLOCATIONS.load(Ordering::Relaxed);
         for _ in 0..80 {
             engine.step(0, &mut events);
@@ -97,5 +101,7 @@ fn a_step_allocates_nothing() {
         let n = N_ALLOCATIONS.load(Ordering::Relaxed) - before;
         assert_eq!(events.len(), 80 * 12, "{arch}: every sequence was meant to be running");
         assert_eq!(n, 0, "{arch}: 80 steps allocated {n} times");
+        let n_apart = engine.backend().n_steps_apart() - n_apart;
+        assert_eq!(n_apart, if rows_apart == 6 { 80 } else { 0 }, "{arch}: steps apart");
     }
 }

@@ -12,7 +12,7 @@
 //! One chain per output, in a lane of its own: it does not know how many rows ride along, which
 //! thread computes it or how wide the registers are. That is where batch invariance comes from.
 
-use crate::acts::{ACT_BLOCK, ActView};
+use crate::acts::{ACT_BLOCK, ActView, TILE_ROWS};
 use crate::aligned::LINE;
 use crate::kernels::format::{Codes, Format, Panel, with_format};
 use crate::lanes::{Lanes, WIDTH, load_first, store_first};
@@ -22,9 +22,16 @@ use crate::packed::CodedView;
 const STREAMS: usize = 4;
 const PAGE_LINES: usize = 4096 / LINE;
 
-/// Rows that meet all panels before the next ones do: their activations stay in the second-level
-/// cache.
-pub(crate) const ROWS_TOGETHER: usize = 256;
+/// Most rows that meet all panels before the next ones do: their activations stay in the
+/// second-level cache.
+pub(crate) const ROWS_TOGETHER: usize = 320;
+
+/// How many of some rows meet all panels together. All but the last are as many, since the last
+/// would cost as much if they were few.
+pub(crate) fn rows_together(n_rows: usize) -> usize {
+    let n_groups = n_rows.div_ceil(ROWS_TOGETHER).max(1);
+    n_rows.div_ceil(n_groups).next_multiple_of(TILE_ROWS)
+}
 
 /// Repeats a body for rows `0..R`, each with its row as a constant: the compiler then keeps the
 /// rows' sums in registers, where a loop of this size would keep them on the stack.

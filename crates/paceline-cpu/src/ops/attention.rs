@@ -2,63 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::aligned::{Aligned, LARGE_PAGE};
 use crate::kernels::attention::{AttentionArgs, AttentionTask, QUERIES};
-use crate::kernels::kv::{FreshKv, KV_BLOCK, KvDtype};
-use crate::ops::{Cpu, Shared};
-
-/// One layer's pages: `[block][kv_head]` of `[head_dim][32]` keys and of `[32][head_dim]` values,
-/// each page followed by its tokens' scales where the element type has them.
-#[derive(Debug)]
-pub struct KvLayer {
-    dtype: KvDtype,
-    keys: Aligned<u8>,
-    values: Aligned<u8>,
-    n_kv_heads: usize,
-    head_dim: usize,
-}
-
-impl KvLayer {
-    /// What [`back`](Self::back) takes at a time.
-    pub const PART_BYTES: usize = 2 * LARGE_PAGE;
-
-    /// Memory is taken as it is first written, so a large pool costs what is used of it.
-    pub fn new(dtype: KvDtype, n_blocks: usize, n_kv_heads: usize, head_dim: usize) -> KvLayer {
-        let n = n_blocks * n_kv_heads * dtype.page_bytes(head_dim);
-        let (keys, values) = (Aligned::zeros(n), Aligned::zeros(n));
-        KvLayer { dtype, keys, values, n_kv_heads, head_dim }
-    }
-
-    pub fn n_slots(&self) -> usize {
-        self.keys.len() / (self.n_kv_heads * self.dtype.page_bytes(self.head_dim)) * KV_BLOCK
-    }
-
-    /// Takes the memory of a large page's worth of keys, and of values, before it is written to.
-    /// False: there is no such part.
-    pub fn back(&mut self, part: usize) -> bool {
-        let start = part * LARGE_PAGE;
-        let range = start.min(self.keys.len())..self.keys.len().min(start + LARGE_PAGE);
-        self.keys.back(range.clone());
-        self.values.back(range.clone());
-        !range.is_empty()
-    }
-
-    /// Bytes of keys and values.
-    pub fn n_bytes(&self) -> usize {
-        self.keys.len() + self.values.len()
-    }
-
-    /// Copies the first `n_tokens` slots of block `from` to block `to`.
-    pub fn copy(&mut self, from: usize, to: usize, n_tokens: usize) {
-        assert!(n_tokens <= KV_BLOCK);
-        // Keys hold tokens side by side, and scales follow: whole pages are simplest. Slots past
-        // `n_tokens` are not read before they are written.
-        let n = self.n_kv_heads * self.dtype.page_bytes(self.head_dim);
-        for pool in [&mut self.keys, &mut self.values] {
-            pool.copy_within(from * n..(from + 1) * n, to * n);
-        }
-    }
-}
+use crate::kernels::kv::{FreshKv, KV_BLOCK};
+use crate::ops::{Cpu, KvLayer, Shared};
 
 /// What happens to fresh queries, keys and values before attention.
 #[derive(Debug)]
@@ -156,7 +102,7 @@ impl Cpu {
         let (kernels, store_kv) = (self.kernels, self.kernels.store_kv.of(kv.dtype));
         let rows = [Shared(args.queries.as_mut_ptr()), Shared(args.keys.as_mut_ptr())];
         let values = Shared(args.values.as_mut_ptr());
-        let pools = (Shared(kv.keys.as_mut_ptr()), Shared(kv.values.as_mut_ptr()));
+        let pools = (Shared(kv.keys), Shared(kv.values));
         self.split(n_rows, q_width + 2 * kv_width, &|_, range| {
             for row in range {
                 // SAFETY: sizes checked above. Each row is written by one thread, and slots of a
@@ -212,8 +158,8 @@ impl Cpu {
             queries: args.queries.as_ptr(),
             out: args.out.as_mut_ptr(),
             positions: args.positions.as_ptr(),
-            keys: kv.keys.as_mut_ptr(),
-            values: kv.values.as_mut_ptr(),
+            keys: kv.keys,
+            values: kv.values,
             fresh: [late.keys.as_ptr(), late.values.as_ptr()],
             slots: late.slots.as_ptr(),
             n_heads: args.n_heads,
@@ -227,7 +173,7 @@ impl Cpu {
         let scratch = Shared(self.attention.as_mut_ptr());
         let (next, n_threads) = (AtomicUsize::new(0), self.n_threads());
         let expected = std::mem::take(&mut self.expected);
-        self.pool.run_and_ask(&|thread| {
+        self.pool.share(&|thread| {
             // SAFETY: one scratch per thread.
             let scratch = unsafe { &mut *scratch.at(thread) };
             loop {

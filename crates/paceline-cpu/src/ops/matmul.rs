@@ -5,7 +5,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use crate::acts::ActForms;
 use crate::acts::Acts;
-use crate::kernels::matmul::{Output, ROWS_TOGETHER};
+use crate::kernels::matmul::{Output, rows_together};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul_amx::GateSink;
 use crate::ops::{Cpu, Gate};
@@ -122,13 +122,14 @@ impl Cpu {
         Products { n_rows, n_panels, cost }: Products,
         f: &(dyn Fn(usize, Range<usize>, Range<usize>, usize) + Sync),
     ) {
-        let n_groups = n_rows.div_ceil(ROWS_TOGETHER);
-        let cost = cost * n_rows.min(ROWS_TOGETHER);
+        let n_together = rows_together(n_rows);
+        let n_groups = n_rows.div_ceil(n_together.max(1));
+        let cost = cost * n_rows.min(n_together);
         self.split_in_order(n_groups * n_panels, cost, &|thread, range, end| {
             for group in range.start / n_panels..range.end.div_ceil(n_panels) {
                 let first = group * n_panels;
                 let panel = |at: usize| at.clamp(first, first + n_panels) - first;
-                let rows = group * ROWS_TOGETHER..n_rows.min((group + 1) * ROWS_TOGETHER);
+                let rows = group * n_together..n_rows.min((group + 1) * n_together);
                 f(thread, rows, panel(range.start)..panel(range.end), panel(end));
             }
         });

@@ -5,11 +5,13 @@
 
 mod attention;
 mod expected;
+mod kv_layer;
 mod matmul;
 mod rows;
 mod tops;
 
-pub use attention::{Attention, AttentionSeq, KvLayer, LateRows, RopeStore};
+pub use attention::{Attention, AttentionSeq, LateRows, RopeStore};
+pub use kv_layer::KvLayer;
 pub use matmul::{GatedJob, MatmulJob};
 pub use rows::Gate;
 pub use tops::Top;
@@ -114,6 +116,15 @@ impl Cpu {
         });
     }
 
+    /// Calls `f` for each item, each on one of the threads: for work that is long enough.
+    pub fn for_each<T: Send>(&mut self, items: &mut [T], f: impl Fn(&mut T) + Sync) {
+        let base = Shared(items.as_mut_ptr());
+        self.split(items.len(), ALONE_BELOW, &|_, range| {
+            // SAFETY: items are within the slice, and each is in one range.
+            range.for_each(|item| f(unsafe { &mut *base.at(item) }));
+        });
+    }
+
     /// Calls `f(row, its slice, its result, the thread's state)` for each row of `rows`. `states`
     /// has one entry for each thread.
     pub fn for_each_row_with<T: Send, R: Send, S: Send>(
@@ -168,7 +179,7 @@ impl Cpu {
             |of: usize| first_of_share(n, of, n_threads)..first_of_share(n, of + 1, n_threads);
         let (taken, expected) = (&self.taken, std::mem::take(&mut self.expected));
         taken.iter().for_each(Taken::reset);
-        self.pool.run_and_ask(&|thread| {
+        self.pool.share(&|thread| {
             let own = share(thread);
             while let Some(range) = taken[thread].first_of(&own) {
                 f(thread, range, own.end);

@@ -17,15 +17,21 @@ impl Cpu {
         let n_rows = x.len() / n;
         assert!(x.len() == n_rows * n && weight.len() == n && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
-        self.split_acts(n_rows, acts, &|rows| {
-            // SAFETY: sizes checked above; each row of `acts` is written by one thread.
-            unsafe {
-                let exact = view.exact.add(rows.start * n);
-                for (i, row) in rows.clone().enumerate() {
-                    let x = x.as_ptr().add(row * n);
-                    (kernels.rms_norm)(x, weight.as_ptr(), eps, n, exact.add(i * n));
+        let is_exact = acts.forms().exact;
+        self.split_acts(n_rows, acts, &|range| {
+            for first in range.clone().step_by(TILE_ROWS) {
+                let rows = first..range.end.min(first + TILE_ROWS);
+                // Where nobody reads what is exact, it need not leave the caches.
+                let place = if is_exact { first } else { range.start };
+                // SAFETY: sizes checked above; each row of `acts` is written by one thread.
+                unsafe {
+                    let exact = view.exact.add(place * n);
+                    for (i, row) in rows.clone().enumerate() {
+                        let x = x.as_ptr().add(row * n);
+                        (kernels.rms_norm)(x, weight.as_ptr(), eps, n, exact.add(i * n));
+                    }
+                    (kernels.put_acts)(exact, view, rows);
                 }
-                (kernels.put_acts)(exact, view, rows);
             }
         });
     }

@@ -5,44 +5,15 @@ use std::ops::Range;
 use paceline_cpu::PackedMatrix;
 use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, LateRows, MatmulJob, RopeStore};
 use paceline_cpu::quant::dequantize_row;
-use paceline_engine::backend::{BackendError, Sampled};
+use paceline_engine::backend::Sampled;
 use paceline_engine::batch::{Batch, SampleRow, SampleTask};
 use paceline_engine::sampler::{Sampler, is_greedy};
 
-use super::{Angles, CpuBackend, LOGIT_ROWS};
+use super::team::{Angles, LOGIT_ROWS, Team};
 use crate::spec::Activation;
 use crate::weights::forms_of;
 
-impl CpuBackend {
-    /// The engine promises these; a promise broken fails the step, not the process.
-    pub(super) fn check(&self, batch: &Batch) -> Result<(), BackendError> {
-        let n_rows = batch.n_rows();
-        let n_slots = u64::from(self.limits.n_blocks) * u64::from(self.limits.block_size);
-        let fits = n_rows <= self.limits.max_rows as usize
-            && batch.positions.len() == n_rows
-            && batch.slots.len() == n_rows
-            && batch.positions.iter().all(|&p| p < self.limits.max_model_len)
-            && batch.tokens.iter().all(|&t| t < self.limits.n_vocab)
-            && batch.slots.iter().all(|&slot| u64::from(slot) < n_slots)
-            && batch.block_tables.iter().all(|block| block.0 < self.limits.n_blocks)
-            && batch.samples.iter().all(|sample| (sample.row as usize) < n_rows);
-        match fits {
-            true => Ok(()),
-            false => Err(BackendError {
-                message: "the step does not fit the backend; this is a bug in the engine"
-                    .to_owned(),
-            }),
-        }
-    }
-
-    pub(super) fn copy_blocks(&mut self, batch: &Batch) {
-        for copy in &batch.copies {
-            for layer in &mut self.kv {
-                layer.copy(copy.from.0 as usize, copy.to.0 as usize, copy.n_tokens as usize);
-            }
-        }
-    }
-
+impl Team {
     /// Token embeddings into the residual stream.
     pub(super) fn embed(&mut self, batch: &Batch) {
         let (table, spec) = (self.weights.embedding(), self.weights.spec());

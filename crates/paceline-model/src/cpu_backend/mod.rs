@@ -3,28 +3,33 @@
 //! One step runs every row of the batch through every layer once: all sequences share one pass
 //! over the weights. Memory is taken at start; a step allocates nothing.
 
+mod apart;
 mod forward;
+mod team;
 
 use std::sync::Arc;
 
-use paceline_cpu::ops::{AttentionSeq, KvLayer, Top};
-use paceline_cpu::{ActDtype, Acts, Aligned, Cpu, Isa, KV_BLOCK, KvDtype};
+use apart::Apart;
+use paceline_cpu::ops::KvLayer;
+use paceline_cpu::{ActDtype, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::Drafts;
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
-use paceline_engine::sampler::{RowOps, Sampler};
+use team::{LOGIT_ROWS, Team};
 
 use crate::error::ModelError;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 
-/// Logit rows computed before they are sampled: bounds the memory logits take.
-const LOGIT_ROWS: usize = 64;
-
 /// Memory for keys and values that is taken before it is needed, where there is time for it: at
 /// most, and as a share of the pool. What is used beyond that is taken as it is written to.
 const BACKED_BYTES: usize = 1 << 30;
 const BACKED_SHARE: usize = 4;
+
+/// Rows for each thread from which on each takes sequences of its own through all layers: from 64
+/// on, a product costs a row as much as with any number more, and nobody waits for others in each
+/// op. With fewer, weights that all threads unpack cost more than waiting.
+pub const ROWS_APART: u32 = 64;
 
 /// How the backend is sized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,52 +43,21 @@ pub struct CpuOptions {
     pub max_rows: u32,
     /// Positions of a sequence; at most the model's context.
     pub max_model_len: u32,
+    /// Rows for each thread from which on threads take sequences of their own through the model
+    /// ([`ROWS_APART`]).
+    pub rows_apart: u32,
 }
 
 /// A model on the CPU.
 #[derive(Debug)]
 pub struct CpuBackend {
-    weights: Arc<Weights>,
     limits: BackendLimits,
-    cpu: Cpu,
-    row_ops: RowOps,
-    kv: Vec<KvLayer>,
+    /// All threads.
+    team: Team,
+    apart: Apart,
     /// Parts of layers' keys and values whose memory was taken ahead.
     n_backed: usize,
-    buffers: Buffers,
-    samplers: Vec<Sampler>,
-    tops: [Top; LOGIT_ROWS],
-    results: Vec<Sampled>,
-}
-
-/// The step's working memory, for `max_rows` rows.
-#[derive(Debug)]
-struct Buffers {
-    /// The residual stream, `[rows][d_model]`.
-    x: Aligned<f32>,
-    /// What a sublayer adds to it, where a norm comes in between.
-    y: Aligned<f32>,
-    qkv: [Aligned<f32>; 3],
-    attended: Aligned<f32>,
-    gate: Aligned<f32>,
-    up: Aligned<f32>,
-    acts: Acts,
-    /// What the feed-forward's last weight meets.
-    gated: Acts,
-    /// Cosines and sines of each row's position; the second pair for sliding layers that differ.
-    angles: [Angles; 2],
-    seqs: Vec<AttentionSeq>,
-    is_late: Vec<bool>,
-    tables: Vec<u32>,
-    /// Final hidden states of the rows that are sampled, and their logits.
-    hidden: Aligned<f32>,
-    logits: Aligned<f32>,
-}
-
-#[derive(Debug)]
-struct Angles {
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    n_steps_apart: u64,
 }
 
 /// What guesses at next tokens cost, `most` of them for a sequence and step, as measured on the
@@ -104,12 +78,8 @@ impl CpuBackend {
     pub fn new(weights: Arc<Weights>, options: CpuOptions) -> Result<CpuBackend, ModelError> {
         let spec = weights.spec();
         check_supported(spec)?;
-        let cpu = Cpu::new(weights.isa(), options.n_threads, spec.head_dim)
-            .map_err(|error| ModelError::Threads { message: error.to_string() })?;
-        let n_blocks = options.n_blocks as usize;
-        let kv = (0..spec.n_layers)
-            .map(|_| KvLayer::new(options.kv_dtype, n_blocks, spec.n_kv_heads, spec.head_dim))
-            .collect();
+        let (n_blocks, max_rows) = (options.n_blocks as usize, options.max_rows as usize);
+        let kv = || KvLayer::new(options.kv_dtype, n_blocks, spec.n_kv_heads, spec.head_dim);
         let limits = BackendLimits {
             n_blocks: options.n_blocks,
             block_size: KV_BLOCK as u32,
@@ -117,26 +87,10 @@ impl CpuBackend {
             max_model_len: options.max_model_len.min(spec.max_context as u32),
             n_vocab: spec.n_vocab as u32,
         };
-        let row_ops = RowOps {
-            is_sound: cpu.is_sound(),
-            argmax: cpu.argmax(),
-            max: cpu.max(),
-            sum_exp: cpu.sum_exp(),
-        };
-        let samplers = (0..cpu.n_threads()).map(|_| Sampler::new(spec.n_vocab)).collect();
-        let buffers = Buffers::new(spec, options.max_rows as usize, n_blocks);
-        Ok(CpuBackend {
-            limits,
-            cpu,
-            row_ops,
-            kv,
-            n_backed: 0,
-            buffers,
-            samplers,
-            tops: [Top::default(); LOGIT_ROWS],
-            results: Vec::with_capacity(options.max_rows as usize),
-            weights,
-        })
+        let kv: Vec<KvLayer> = (0..spec.n_layers).map(|_| kv()).collect();
+        let apart = Apart::new(&weights, &kv, options)?;
+        let team = Team::new(weights, kv, options.n_threads, max_rows)?;
+        Ok(CpuBackend { limits, team, apart, n_backed: 0, n_steps_apart: 0 })
     }
 
     /// Runs a step and hands out each sample row's logits instead of sampling them.
@@ -145,38 +99,64 @@ impl CpuBackend {
         batch: &Batch,
         mut f: impl FnMut(usize, &[f32]),
     ) -> Result<(), BackendError> {
-        self.run_layers(batch)?;
-        let n_vocab = self.limits.n_vocab as usize;
+        self.begin(batch)?;
+        let (team, n_vocab) = (&mut self.team, self.limits.n_vocab as usize);
+        team.run_layers(batch);
         for first in (0..batch.samples.len()).step_by(LOGIT_ROWS) {
             let last = (first + LOGIT_ROWS).min(batch.samples.len());
-            let rows = self.logits(batch, first..last).chunks(n_vocab);
+            let rows = team.logits(batch, first..last).chunks(n_vocab);
             rows.enumerate().for_each(|(i, logits)| f(first + i, logits));
         }
         Ok(())
     }
 
-    fn run_layers(&mut self, batch: &Batch) -> Result<(), BackendError> {
+    /// What comes before all rows.
+    fn begin(&mut self, batch: &Batch) -> Result<(), BackendError> {
         self.check(batch)?;
-        self.copy_blocks(batch);
-        self.embed(batch);
-        self.place(batch);
-        for layer in 0..self.weights.layers.len() {
-            self.attention_layer(layer, batch);
-            self.feed_forward(layer, batch.n_rows());
+        for copy in &batch.copies {
+            for layer in &mut self.team.kv {
+                layer.copy(copy.from.0 as usize, copy.to.0 as usize, copy.n_tokens as usize);
+            }
         }
         Ok(())
     }
 
+    /// The engine promises these; a promise broken fails the step, not the process.
+    fn check(&self, batch: &Batch) -> Result<(), BackendError> {
+        let n_rows = batch.n_rows();
+        let n_slots = u64::from(self.limits.n_blocks) * u64::from(self.limits.block_size);
+        let fits = n_rows <= self.limits.max_rows as usize
+            && batch.positions.len() == n_rows
+            && batch.slots.len() == n_rows
+            && batch.positions.iter().all(|&p| p < self.limits.max_model_len)
+            && batch.tokens.iter().all(|&t| t < self.limits.n_vocab)
+            && batch.slots.iter().all(|&slot| u64::from(slot) < n_slots)
+            && batch.block_tables.iter().all(|block| block.0 < self.limits.n_blocks)
+            && batch.samples.iter().all(|sample| (sample.row as usize) < n_rows);
+        match fits {
+            true => Ok(()),
+            false => Err(BackendError {
+                message: "the step does not fit the backend; this is a bug in the engine"
+                    .to_owned(),
+            }),
+        }
+    }
+
     pub fn isa(&self) -> Isa {
-        self.cpu.isa()
+        self.team.cpu.isa()
     }
 
     pub fn n_threads(&self) -> usize {
-        self.cpu.n_threads()
+        self.team.cpu.n_threads()
+    }
+
+    /// Steps in which each thread had sequences of its own.
+    pub fn n_steps_apart(&self) -> u64 {
+        self.n_steps_apart
     }
 
     pub fn weights(&self) -> &Weights {
-        &self.weights
+        &self.team.weights
     }
 }
 
@@ -196,58 +176,34 @@ fn check_supported(spec: &ModelSpec) -> Result<(), ModelError> {
     })
 }
 
-impl Buffers {
-    fn new(spec: &ModelSpec, max_rows: usize, n_blocks: usize) -> Buffers {
-        let zeros = |width: usize| Aligned::zeros(max_rows * width);
-        let widest = spec.d_model.max(spec.q_dim());
-        let angles = || {
-            let n = max_rows * spec.rope.dim / 2;
-            Angles { cos: vec![0.0; n], sin: vec![0.0; n] }
-        };
-        Buffers {
-            x: zeros(spec.d_model),
-            y: zeros(spec.d_model),
-            qkv: [zeros(spec.q_dim()), zeros(spec.kv_dim()), zeros(spec.kv_dim())],
-            attended: zeros(spec.q_dim()),
-            gate: zeros(spec.d_ff),
-            up: zeros(spec.d_ff),
-            acts: Acts::new(max_rows.max(LOGIT_ROWS), widest),
-            gated: Acts::new(max_rows, spec.d_ff),
-            angles: [angles(), angles()],
-            seqs: Vec::with_capacity(max_rows),
-            is_late: Vec::with_capacity(max_rows),
-            tables: Vec::with_capacity(n_blocks),
-            hidden: Aligned::zeros(LOGIT_ROWS * spec.d_model),
-            logits: Aligned::zeros(LOGIT_ROWS * spec.n_vocab),
-        }
-    }
-}
-
 impl Backend for CpuBackend {
     fn limits(&self) -> BackendLimits {
         self.limits
     }
 
     fn submit(&mut self, batch: &Batch) -> Result<(), BackendError> {
-        self.run_layers(batch)?;
-        self.sample(batch);
+        self.begin(batch)?;
+        match self.apart.step(batch, &mut self.team) {
+            true => self.n_steps_apart += 1,
+            false => self.team.step(batch),
+        }
         Ok(())
     }
 
     fn collect(&mut self, results: &mut Vec<Sampled>) -> Result<(), BackendError> {
-        results.append(&mut self.results);
+        results.append(&mut self.team.results);
         Ok(())
     }
 
     /// Takes memory for keys and values, from the start of the pool, where blocks are used first.
     fn prepare(&mut self) -> bool {
-        let pool: usize = self.kv.iter().map(KvLayer::n_bytes).sum();
+        let pool: usize = self.team.kv.iter().map(KvLayer::n_bytes).sum();
         let limit = BACKED_BYTES.min(pool / BACKED_SHARE);
         if (self.n_backed + 1) * KvLayer::PART_BYTES > limit {
             return false;
         }
-        let n_layers = self.kv.len();
-        let has_part = self.kv[self.n_backed % n_layers].back(self.n_backed / n_layers);
+        let n_layers = self.team.kv.len();
+        let has_part = self.team.kv[self.n_backed % n_layers].back(self.n_backed / n_layers);
         self.n_backed += 1;
         has_part
     }

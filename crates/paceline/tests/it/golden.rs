@@ -172,6 +172,7 @@ fn each_logits(
         kv_dtype,
         max_rows: n,
         max_model_len: n,
+        rows_apart: u32::MAX,
     };
     let mut backend = CpuBackend::new(packed_for(weights, Isa::detect()), options).unwrap();
     backend.logits_of(&whole_text(tokens, rows), f).unwrap();

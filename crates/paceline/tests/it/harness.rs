@@ -23,6 +23,8 @@ use paceline_model::weights::Weights;
 pub(crate) struct Setup {
     pub(crate) isa: Isa,
     pub(crate) n_threads: usize,
+    /// Rows for each thread from which on they take sequences of their own.
+    pub(crate) rows_apart: u32,
     pub(crate) budget: u32,
     pub(crate) n_blocks: u32,
     /// Changes answers, but the same way in every circumstance.
@@ -40,6 +42,7 @@ impl Setup {
         Setup {
             isa: Isa::detect(),
             n_threads: 1,
+            rows_apart: u32::MAX,
             budget: 512,
             n_blocks: 512,
             kv_dtype: KvDtype::default(),
@@ -83,6 +86,7 @@ impl Run {
             kv_dtype: setup.kv_dtype,
             max_rows: setup.budget,
             max_model_len: 1024,
+            rows_apart: setup.rows_apart,
         };
         let reckless = OutputRatio { initial: 0.0, least: 0.0, n_decay_steps: 1 };
         let config = EngineConfig {

@@ -72,12 +72,30 @@ pub(crate) fn check(
         let setup = Setup { budget, n_threads, ..plain };
         assert_same("together", setup, &together(weights, setup, jobs).0, expected);
     }
+    check_apart(weights, plain, jobs, expected);
     check_preemption(weights, plain, jobs, expected);
     check_prefix_cache(weights, plain, jobs, expected);
     check_cancelling(weights, plain, jobs, expected);
     check_parallel_samples(weights, plain, jobs);
     check_greedy(weights, plain, jobs, expected);
     check_drafts(weights, plain, jobs, expected)
+}
+
+/// Threads that take sequences of their own through the model.
+fn check_apart(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
+    for (n_threads, rows_apart, prefix_cache) in [(2, 4, false), (3, 1, true)] {
+        let setup = Setup { n_threads, rows_apart, prefix_cache, ..plain };
+        let mut run = Run::new(weights, setup);
+        // One for each thread, so that steps can be cut into equal parts.
+        let alike = std::iter::repeat_n(jobs, n_threads).flatten();
+        let ids: Vec<_> = alike.map(|job| run.submit(job)).collect();
+        run.finish();
+        assert!(run.engine.backend().n_steps_apart() > 0, "no step was parted");
+        let found: Vec<Output> = ids.into_iter().map(|id| run.output(id, 0)).collect();
+        for found in found.chunks(jobs.len()) {
+            assert_same("apart", setup, found, expected);
+        }
+    }
 }
 
 /// Blocks for little more than the longest job.
@@ -117,7 +135,7 @@ fn check_drafts(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[
     assert!(stats.n_accepted_tokens > 0, "none of {} guesses is right", stats.n_drafted_tokens);
     let n_blocks = small_pool(jobs);
     let cramped = Setup { n_blocks, reckless: true, ..plain };
-    let cached = Setup { n_threads: 2, prefix_cache: true, ..plain };
+    let cached = Setup { n_threads: 2, rows_apart: 3, prefix_cache: true, ..plain };
     for setup in [cramped, cached] {
         assert_same("guessed", setup, &together(weights, setup, jobs).0, expected);
     }
@@ -178,7 +196,7 @@ fn check_greedy(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[
     };
     let once: Vec<Job> = jobs.iter().filter(|job| is_greedy(job)).map(bare).collect();
     let expected = jobs.iter().zip(expected).filter(|(job, _)| is_greedy(job)).map(|(_, o)| o);
-    for setup in [plain, Setup { n_threads: 2, ..plain }] {
+    for setup in [plain, Setup { n_threads: 2, rows_apart: 9, ..plain }] {
         // Twice each, so that there are more than a tile of rows.
         let (found, _) = together(weights, setup, &[&once[..], &once[..]].concat());
         for (i, (found, expected)) in found.iter().zip(expected.clone().cycle()).enumerate() {
