@@ -105,6 +105,22 @@ pub(crate) trait Element {
     /// As [`Lanes`].
     unsafe fn store<V: Lanes>(numbers: V, inverse: f32, to: *mut Self::Code);
 
+    /// Writes the codes of sixteen numbers as columns, from `column` on, of the `parity`th line of a
+    /// pair.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the page has those lines and columns.
+    #[inline(always)]
+    unsafe fn store_line<V: Lanes>(
+        (numbers, inverse): (V, f32),
+        codes: *mut Self::Code,
+        (lines, parity): (Pair, usize),
+        column: usize,
+    ) {
+        // SAFETY: forwarded contract.
+        unsafe { Self::store(numbers, inverse, codes.add(Self::at(lines, parity, column))) }
+    }
+
     fn scales_at(head_dim: usize) -> usize {
         KV_BLOCK * head_dim * size_of::<Self::Code>()
     }
@@ -186,6 +202,20 @@ impl Element for Bf16 {
     unsafe fn store<V: Lanes>(numbers: V, _inverse: f32, to: *mut u16) {
         // SAFETY: forwarded contract.
         unsafe { numbers.round_bf16().store_bf16(to) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_line<V: Lanes>(
+        (numbers, _inverse): (V, f32),
+        codes: *mut u16,
+        (lines, parity): (Pair, usize),
+        column: usize,
+    ) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let to = codes.add(Self::at(lines, 0, column));
+            numbers.round_bf16().store_bf16_of_pairs(to, parity);
+        }
     }
 }
 
@@ -345,12 +375,9 @@ unsafe fn put_value<V: Lanes, E: Element>(
         let inverse = put_scale::<V, E>(value, page, token, head_dim);
         let codes = page.cast::<E::Code>();
         let lines = Pair::of_values(token % VALUE_PAIRS, head_dim);
-        for first in (0..head_dim).step_by(WIDTH) {
-            let mut row = [E::Code::default(); WIDTH];
-            E::store(V::load(value.add(first)), inverse, row.as_mut_ptr());
-            for (d, code) in (first..).zip(row) {
-                codes.add(E::at(lines, token / VALUE_PAIRS, d)).write_unaligned(code);
-            }
+        for d in (0..head_dim).step_by(WIDTH) {
+            let numbers = (V::load(value.add(d)), inverse);
+            E::store_line(numbers, codes, (lines, token / VALUE_PAIRS), d);
         }
     }
 }

@@ -138,6 +138,19 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn store_bf16_of_pairs(self, to: *mut u16, nth: usize) {
+        unsafe {
+            // A float's upper half is its bf16.
+            let upper = _mm512_castps_si512(self.0);
+            let (pairs, mask) = match nth {
+                0 => (_mm512_srli_epi32::<16>(upper), 0x5555_5555),
+                _ => (upper, 0xaaaa_aaaa),
+            };
+            _mm512_mask_storeu_epi16(to.cast(), mask, pairs);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }

@@ -50,6 +50,18 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn round_weight(self) -> Self;
     /// Stores lanes that are bf16 values.
     unsafe fn store_bf16(self, to: *mut u16);
+    /// The same, as the first (0) or the second (1) of sixteen pairs; the others stay.
+    #[inline(always)]
+    unsafe fn store_bf16_of_pairs(self, to: *mut u16, nth: usize) {
+        let mut brains = [0; WIDTH];
+        // SAFETY: forwarded contract.
+        unsafe {
+            self.store_bf16(brains.as_mut_ptr());
+            for (pair, brain) in brains.into_iter().enumerate() {
+                to.add(2 * pair + nth).write_unaligned(brain);
+            }
+        }
+    }
 
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn sub(self, other: Self) -> Self;

@@ -7,7 +7,9 @@ use anyhow::{Result, ensure};
 use paceline::Isa;
 use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, LateRows, MatmulJob, RopeStore};
 use paceline_cpu::quant::{Rng, TensorType, random_row};
-use paceline_cpu::{ActDtype, ActForms, Acts, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix};
+use paceline_cpu::{
+    ActDtype, ActForms, Acts, Aligned, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix,
+};
 
 use super::ceiling::Work;
 use crate::cli::{KernelsArgs, UsageError};
@@ -92,7 +94,7 @@ fn matmul(cpu: &mut Cpu, matrices: Rc<[PackedMatrix]>, n_rows: usize) -> Case {
     let mut acts = Acts::new(n_rows, inputs);
     acts.shape(n_rows, inputs, first.act_forms());
     cpu.acts_from(&random(n_rows * inputs), &mut acts);
-    let mut out = vec![0.0; n_rows * outputs];
+    let mut out = Aligned::zeros(n_rows * outputs);
     let n_macs = (n_rows * outputs * inputs) as f64;
     let (op, n_bytes) = (format!("product {}", first.tensor_type()), first.n_bytes() as f64);
     let set_bytes = n_bytes * matrices.len() as f64;
