@@ -12,13 +12,23 @@ use crate::harness::{Setup, TestServer};
 
 const COMPLETIONS: &str = "/v1/completions";
 
+/// Waits for nobody: for those who send nothing more.
 fn quick() -> TestServer {
-    let options = ServerOptions {
-        max_body_bytes: 1 << 20,
-        body_timeout: Duration::from_millis(100),
-        header_timeout: Duration::from_millis(100),
+    let timeout = Duration::from_millis(100);
+    server(ServerOptions {
+        body_timeout: timeout,
+        header_timeout: timeout,
         ..ServerOptions::default()
-    };
+    })
+}
+
+/// Waits as long as it does by default, so that a machine that is busy is not taken for a stranger.
+fn patient() -> TestServer {
+    server(ServerOptions::default())
+}
+
+fn server(options: ServerOptions) -> TestServer {
+    let options = ServerOptions { max_body_bytes: 1 << 20, ..options };
     TestServer::new(Setup { options, ..Setup::default() })
 }
 
@@ -29,7 +39,7 @@ fn is_well(server: &TestServer) {
 
 #[test]
 fn bodies_that_are_no_requests() {
-    let server = quick();
+    let server = patient();
     let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
     let deep_field = format!("{{\"prompt\": {deep}}}");
     let stops = json!({"prompt": "a", "stop": vec!["x"; 100_000]}).to_string();
@@ -63,7 +73,7 @@ fn bodies_that_are_no_requests() {
 
 #[test]
 fn numbers_nobody_means() {
-    let server = quick();
+    let server = patient();
     let numbers =
         ["-1", "1e999", "-1e999", "1e308", "18446744073709551616", "0.5", "true", "\"1\""];
     for field in ["max_tokens", "n", "top_k", "logprobs", "min_tokens", "best_of", "seed"] {
@@ -130,7 +140,7 @@ fn heads_that_are_too_large_or_never_end() {
 
 #[test]
 fn a_half_closed_socket_is_a_client_that_left() {
-    let server = quick();
+    let server = patient();
     let mut socket = connect(server.address);
     let body = json!({"prompt": "on", "max_tokens": 2}).to_string();
     socket.write_all(&post_bytes(COMPLETIONS, &[], body.as_bytes())).unwrap();
@@ -144,7 +154,7 @@ fn a_half_closed_socket_is_a_client_that_left() {
 
 #[test]
 fn paths_and_methods_nobody_serves() {
-    let server = quick();
+    let server = patient();
     for path in ["/v1", "/v1/", "//", "/v1/chat", "/%00", "/../etc/passwd", "/v1/models/%ff"] {
         let answer = Exchange::send(server.address, &get_bytes(path, &[])).finish();
         assert!([400, 404].contains(&answer.error().0), "{path}: {}", answer.status);
