@@ -105,8 +105,8 @@ pub(crate) trait Element {
     /// As [`Lanes`].
     unsafe fn store<V: Lanes>(numbers: V, inverse: f32, to: *mut Self::Code);
 
-    /// Writes the codes of sixteen numbers as columns, from `column` on, of the `parity`th line of a
-    /// pair.
+    /// Writes the codes of sixteen numbers as columns, from `column` on, of the `parity`th line of
+    /// a pair.
     ///
     /// # Safety
     /// As [`Lanes`]; the page has those lines and columns.
