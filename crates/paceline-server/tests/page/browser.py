@@ -36,7 +36,9 @@ def memory_flags():
 
 class Browser:
     def __init__(self, program):
-        self.profile = tempfile.TemporaryDirectory(prefix="page-test-")
+        # Its children may still write there when it has ended.
+        self.profile = tempfile.TemporaryDirectory(
+            prefix="page-test-", ignore_cleanup_errors=True)
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
         # Chromium reads commands from descriptor 3 and answers on 4.

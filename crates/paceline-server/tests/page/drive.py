@@ -153,7 +153,8 @@ def run_all(page, max_tokens):
 
 def check_stop(page):
     """Esc ends what runs, and the engine lets go of it."""
-    run_all(page, 900)
+    # More than can be said before it is heard: the browser has its cores from the engine.
+    run_all(page, 8000)
     page.wait("document.querySelector('.card .text')?.textContent.length > 20")
     page.press("Escape", 27)
     page.wait("!document.querySelector('.card.live')")
