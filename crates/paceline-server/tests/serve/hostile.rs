@@ -12,7 +12,7 @@ use crate::harness::{Setup, TestServer};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Waits for nobody: for those who send nothing more.
+/// Does not wait for those who send nothing more.
 fn quick() -> TestServer {
     let timeout = Duration::from_millis(100);
     server(ServerOptions {
