@@ -4,8 +4,8 @@
     python3 bench/drafts.py
     python3 bench/drafts.py --rounds 7 --csv record.csv
 
-Questions such as people ask (greedy, and at temperature 0.8), and tasks on a text, whose answers
-quote it. Each setting runs with and without guesses in every round, and the median of the rounds'
+Questions such as people ask (greedy, and at temperature 0.8), tasks on a text, whose answers quote
+it, and jobs: one task on many reviews, whose answers are alike. Each setting runs with and without guesses in every round, and the median of the rounds'
 ratios is shown. Answers must be the same, to the last token.
 """
 
@@ -77,6 +77,38 @@ What is said about the roof? Quote the sentences.
 Write the minutes as bullet points.
 """.strip().splitlines()
 
+THINGS = """
+hotel near the station; small Thai restaurant; new phone; blender; museum tour; pair of running shoes; garden chair;
+online course on statistics; coffee machine; rental car; novel by a young author; city bus service;
+pair of headphones; yoga class; winter jacket; office printer; board game; ferry to the island;
+bakery; dentist on Main Street; laptop stand; camping tent; concert; wall paint; puppy training; electric kettle;
+second-hand bicycle; museum cafe; gym; language app; vacuum cleaner; barber shop
+""".replace("\n", " ").split(";")
+OPINIONS = """
+was better than I expected; broke after two days; made my whole week; was far too expensive;
+works as promised; left me disappointed; was worth every cent; smelled strange and felt cheap
+""".replace("\n", " ").split(";")
+DETAILS = [
+    "I went there with my sister in March.", "We waited forty minutes.", "The price was 49 euros.",
+    "I would tell my friends about it.", "Nobody answered my emails.", "My children loved it.",
+    "The colour was not that of the picture.", "I have used it every day since June.",
+    "It rained, but that was fine.", "The manual is only in German.", "A friend had warned me.",
+]
+# Numbers without common factors, so that no two reviews are the same.
+REVIEWS = [
+    f"The {THINGS[i % 32].strip()} {OPINIONS[i * 3 // 2 % 8].strip()}. {DETAILS[i % 11]} "
+    f"{DETAILS[(i // 2 + 5) % 11]}"
+    for i in range(64)
+]
+SENTIMENT = [
+    "Is the sentiment of this review positive or negative? Explain in one or two sentences.\n\n"
+    f"Review: {review}" for review in REVIEWS
+]
+FIELDS = [
+    'Extract from this review a JSON object with the keys "product", "sentiment", "complaints" and '
+    f'"would_recommend". Answer with JSON only.\n\nReview: {review}' for review in REVIEWS
+]
+
 ON_A_TEXT = [f"Here is a text:\n\n{MINUTES}\n\nTask: {task}" for task in TASKS]
 # What is asked, at which temperature, and how many at once.
 SETTINGS = [
@@ -87,6 +119,11 @@ SETTINGS = [
     ("questions, temperature 0.8", QUESTIONS, 0.8, 32),
     ("tasks on a text", ON_A_TEXT, 0.0, 1),
     ("tasks on a text", ON_A_TEXT, 0.0, 8),
+    ("sentiment of reviews", SENTIMENT[:16], 0.0, 1),
+    ("sentiment of reviews", SENTIMENT, 0.0, 8),
+    ("sentiment of reviews", SENTIMENT, 0.0, 32),
+    ("reviews to JSON", FIELDS, 0.0, 8),
+    ("reviews to JSON", FIELDS, 0.0, 32),
 ]
 
 

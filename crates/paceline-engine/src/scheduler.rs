@@ -33,15 +33,15 @@ use crate::batch::Batch;
 use crate::blocks::BlockPool;
 use crate::config::{Batching, ConfigError, EngineConfig, SharedRows};
 use crate::constraint::Guide;
-use crate::ids::{BlockId, RequestId};
+use crate::ids::{BlockId, RequestId, Token};
 use crate::request::{Event, EventKind, FinishReason, Request};
 use crate::sequence::{
     RequestSlot, RequestState, SeqSlot, Sequence, SequenceState, SequenceView, set_bits,
 };
 use crate::slab::Slab;
+use crate::speculate::{Guess, Said};
 use crate::stats::Stats;
 
-use drafts::Draft;
 pub use error::{Resource, SubmitError, check_request};
 pub use look::{RunningSequence, StepMix, StepRows};
 pub(crate) use queue::LaneSlot;
@@ -101,9 +101,13 @@ pub struct Scheduler {
     /// Whether streams may have drafts at all.
     is_drafting: bool,
     /// Scratch: what the stream at hand may say next.
-    draft: Draft,
-    /// Scratch: how likely each guess that the step could have is to be right.
+    draft: Vec<Token>,
+    /// What streams may say next, those of each side by side.
+    guesses: Vec<Guess>,
+    /// Scratch: how likely each of them is to be right, the likeliest first.
     likely: Vec<f32>,
+    /// What has been said, for guesses.
+    said: Said,
     /// Scratch: cached blocks found for the sequence being admitted.
     hits: Vec<BlockId>,
     stats: Stats,
@@ -147,8 +151,10 @@ impl Scheduler {
             sat_out: false,
             prompts: Vec::with_capacity(n_seqs),
             is_drafting: true,
-            draft: Draft { guess: None, tokens: Vec::with_capacity(n_drafts) },
+            draft: Vec::with_capacity(n_drafts),
+            guesses: Vec::with_capacity(n_seqs * n_drafts),
             likely: Vec::with_capacity(n_seqs * n_drafts),
+            said: Said::new(n_drafts > 0),
             hits: Vec::with_capacity(limits.n_blocks as usize),
             stats,
             limits,

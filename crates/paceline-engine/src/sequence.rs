@@ -3,6 +3,7 @@
 //! A sequence has tokens known and tokens computed; the gap between the two is the work left,
 //! whatever made it: a fresh prompt, a chunk of one, a preemption, a new token.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::blocks::BlockHash;
@@ -71,8 +72,10 @@ pub(crate) struct Sequence {
     pub(crate) guide: Option<Guide>,
     /// How often guesses at its tokens are right.
     pub(crate) luck: Luck,
-    /// Where the end of its tokens stood before, if it may have guesses in this step.
+    /// Where the end of its tokens stood before, as far as it was looked for.
     pub(crate) found: Option<Match>,
+    /// Its part of the step's guesses.
+    pub(crate) guesses: Range<usize>,
 }
 
 impl Sequence {
@@ -97,6 +100,7 @@ impl Sequence {
             guide: None,
             luck: Luck::default(),
             found: None,
+            guesses: 0..0,
         }
     }
 
@@ -111,6 +115,7 @@ impl Sequence {
             pooled: Vec::new(),
             n_preemptions: 0,
             guide: self.guide.clone(),
+            guesses: 0..0,
             ..*self
         };
         sibling.tokens.extend_from_slice(&self.tokens);
@@ -134,6 +139,13 @@ impl Sequence {
 
     pub(crate) fn n_generated(&self) -> usize {
         self.tokens.len() - self.n_prompt
+    }
+
+    /// Adds a token, and learns from it how good guesses at it were.
+    pub(crate) fn push(&mut self, token: Token) {
+        let found = self.found.take();
+        self.found = found.and_then(|found| found.meet(&self.tokens, token, &mut self.luck));
+        self.tokens.push(token);
     }
 
     /// Adds the hidden state of the next row to be read.

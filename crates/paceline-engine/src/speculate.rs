@@ -1,4 +1,5 @@
-//! Guesses at a sequence's next tokens, from what it has said or was told before.
+//! Guesses at a sequence's next tokens, from what it has said or was told before, and from what
+//! [others have said](said).
 //!
 //! Where the last few tokens stood earlier, what followed then is likely to follow again. Such
 //! drafts are computed as rows beside the sequence's own; the model's choice at each row says
@@ -6,11 +7,15 @@
 //! since a row's result depends on its own sequence alone.
 //!
 //! Which drafts are worth their rows depends on how likely they are and on what rows cost. The
-//! first is learned for each sequence, also while nothing is drafted; the second is told by the
+//! first is learned from every token, also while nothing is drafted; the second is told by the
 //! caller.
+
+mod said;
 
 use crate::config::Drafts;
 use crate::ids::Token;
+
+pub(crate) use said::{Said, Tail};
 
 /// Tokens at the end of a sequence that are compared: more alike than this says nothing more.
 const MAX_MATCH: usize = 8;
@@ -23,6 +28,8 @@ const CHUNK: usize = 16;
 const FIRST_LUCK: [f32; 4] = [0.15, 0.3, 0.5, 0.7];
 /// How fast what is seen replaces that.
 const LEARN: f32 = 0.1;
+/// What is less likely than this is never worth its row.
+const LEAST_LIKELY: f32 = 0.05;
 /// What a draft's row costs of what a sequence's own row does: keys and values are read once for
 /// all rows of a sequence.
 const DRAFT_COST: f32 = 0.85;
@@ -36,12 +43,11 @@ pub(crate) struct Match {
     pub(crate) length: usize,
 }
 
-/// A guess at the next token, to be compared with what is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A guess at a token, and how likely it and all before it are to be right.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Guess {
     pub(crate) token: Token,
-    /// Tokens that were alike.
-    pub(crate) length: usize,
+    pub(crate) likely: f32,
 }
 
 /// How often guesses at one sequence's tokens are right.
@@ -76,14 +82,17 @@ impl Match {
         best
     }
 
-    pub(crate) fn guess(self, tokens: &[Token]) -> Guess {
-        Guess { token: tokens[self.next], length: self.length }
-    }
-
     /// The tokens that followed. Where the sequence's end is reached they go on with themselves:
     /// what repeats does so in a loop.
-    pub(crate) fn following(self, tokens: &[Token]) -> impl Iterator<Item = Token> {
+    fn following(self, tokens: &[Token]) -> impl Iterator<Item = Token> {
         tokens[self.next..].iter().copied().cycle()
+    }
+
+    /// Learns from the sequence's next token whether the match is one still, and which it is then.
+    pub(crate) fn meet(self, tokens: &[Token], next: Token, luck: &mut Luck) -> Option<Match> {
+        let is_right = tokens[self.next] == next;
+        luck.learn(self.length, is_right);
+        is_right.then(|| Match { next: self.next + 1, length: self.length + 1 })
     }
 }
 
@@ -105,18 +114,52 @@ impl Luck {
         self.by_length[class(length)]
     }
 
-    pub(crate) fn learn(&mut self, length: usize, is_right: bool) {
+    fn learn(&mut self, length: usize, is_right: bool) {
         let luck = &mut self.by_length[class(length)];
         *luck += LEARN * (f32::from(u8::from(is_right)) - *luck);
     }
+}
 
-    /// How likely the first draft after a match of this length is to be right, the first two, and
-    /// so on.
-    pub(crate) fn chain(self, length: usize) -> impl Iterator<Item = f32> {
-        (length..).scan(1.0, move |likely, length| {
-            *likely *= self.of(length);
-            Some(*likely)
-        })
+/// A sequence, as far as guesses at its next tokens need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Speaker<'a> {
+    pub(crate) tenant: u64,
+    pub(crate) tokens: &'a [Token],
+    /// Tokens after which nothing is said.
+    pub(crate) ends: &'a [Token],
+    pub(crate) found: Option<Match>,
+    pub(crate) luck: Luck,
+}
+
+impl Speaker<'_> {
+    /// The likeliest way on, up to `most` tokens: each by the sequence's own past or by what others
+    /// have said, whichever is likelier.
+    pub(crate) fn guess(self, said: &Said, most: usize, guesses: &mut Vec<Guess>) {
+        let mut tail = Tail::of(self.tenant, self.tokens);
+        let mut own = self.found.map(|found| found.following(self.tokens).zip(found.length..));
+        let mut likely = 1.0;
+        for _ in 0..most {
+            let next = own.as_mut().and_then(Iterator::next);
+            let next = next.map(|(token, length)| (token, self.luck.of(length)));
+            let Some((token, chance)) = likelier(next, said.guess(&tail)) else { return };
+            likely *= chance;
+            if likely < LEAST_LIKELY || self.ends.contains(&token) {
+                return;
+            }
+            guesses.push(Guess { token, likely });
+            tail.push(token);
+            if next.is_some_and(|(own, _)| own != token) {
+                own = None;
+            }
+        }
+    }
+}
+
+/// The first, unless the other is likelier.
+fn likelier(a: Option<(Token, f32)>, b: Option<(Token, f32)>) -> Option<(Token, f32)> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if b.1 > a.1 { b } else { a }),
+        _ => a.or(b),
     }
 }
 
@@ -198,10 +241,50 @@ mod tests {
             luck.learn(1, false);
             luck.learn(9, true);
         }
-        let next = |length| luck.chain(length).next().unwrap();
-        assert!(next(1) < 0.01 && next(4) > 0.99, "{luck:?}");
-        assert_eq!(next(2), FIRST_LUCK[1]);
-        assert!(luck.chain(3).zip(luck.chain(3).skip(1)).take(9).all(|(a, b)| a >= b));
+        assert!(luck.of(1) < 0.01 && luck.of(4) > 0.99, "{luck:?}");
+        assert_eq!(luck.of(2), FIRST_LUCK[1]);
+    }
+
+    #[test]
+    fn a_match_lasts_as_long_as_it_is_right() {
+        let mut tokens = vec![1, 2, 3, 1, 2];
+        let mut luck = Luck::default();
+        let mut found = Match::find(&tokens);
+        for next in [3, 1, 2, 3] {
+            found = found.unwrap().meet(&tokens, next, &mut luck);
+            tokens.push(next);
+        }
+        assert_eq!(found.unwrap().length, 6);
+        assert!(luck.of(2) > FIRST_LUCK[1] && luck.of(4) > FIRST_LUCK[3]);
+        let before = luck.of(4);
+        assert_eq!(found.unwrap().meet(&tokens, 7, &mut luck), None);
+        assert!(luck.of(4) < before);
+    }
+
+    fn guesses(tokens: &[Token], said: &Said) -> Vec<Guess> {
+        let found = Match::find(tokens);
+        let speaker = Speaker { tenant: 0, tokens, ends: &[10], found, luck: Luck::default() };
+        let mut guesses = Vec::new();
+        speaker.guess(said, 5, &mut guesses);
+        guesses
+    }
+
+    #[test]
+    fn guesses_are_of_what_is_likelier_the_own_past_or_what_others_said() {
+        let mut said = Said::new(true);
+        let own = [1, 2, 3, 4, 5, 9, 2, 3];
+        let tokens_of = |guesses: &[Guess]| guesses.iter().map(|g| g.token).collect::<Vec<_>>();
+        let alone = guesses(&own, &said);
+        assert_eq!(tokens_of(&alone), [4, 5, 9, 2, 3]);
+        assert!(alone.iter().zip(&alone[1..]).all(|(a, b)| a.likely >= b.likely), "{alone:?}");
+        // Others have said another thing each time, and went on with it.
+        for _ in 0..20 {
+            let other = [2, 3, 6, 7];
+            (1..4).for_each(|i| said.learn(&Tail::of(0, &other[..i]), other[i]));
+        }
+        assert_eq!(tokens_of(&guesses(&own, &said))[..2], [6, 7]);
+        assert_eq!(guesses(&[8], &said), []);
+        assert_eq!(guesses(&[2, 10, 3, 2], &said), [], "nothing follows an end");
     }
 
     #[test]

@@ -100,6 +100,11 @@ impl SamplingParams {
             || self.frequency_penalty != 0.0
     }
 
+    /// The tokens that end a sequence.
+    pub(crate) fn ends(&self) -> &[Token] {
+        if self.ignore_eos { &[] } else { &self.stop_tokens }
+    }
+
     /// How many rows of a prompt, from the first on, must be computed because something is read
     /// off each of them.
     pub(crate) fn n_read_rows(&self, n_prompt: usize) -> usize {

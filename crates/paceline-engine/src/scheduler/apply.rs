@@ -7,7 +7,7 @@ use crate::blocks::{BlockPool, Content, Registered};
 use crate::constraint::Progress;
 use crate::request::{Event, EventKind, FinishReason, TokenLogprob};
 use crate::sequence::{RequestSlot, SeqSlot, Sequence, set_bits};
-use crate::speculate::Guess;
+use crate::speculate::Tail;
 
 /// Adds the chain hashes of a sequence's first `n_blocks` blocks of known tokens.
 pub(super) fn extend_hashes(pool: &BlockPool, seq: &mut Sequence, tenant: u64, n_blocks: usize) {
@@ -82,7 +82,7 @@ impl Scheduler {
         if self.seqs[slot].is_fork_pending {
             self.fork(slot);
         }
-        if planned.guess.is_some() {
+        if planned.n_drafts > 0 {
             return self.append_drafted(planned, request, choices);
         }
         for (index, result) in set_bits(planned.choosing).zip(choices) {
@@ -95,23 +95,17 @@ impl Scheduler {
     fn append_drafted(&mut self, plan: &Planned, request: RequestSlot, choices: &mut [Sampled]) {
         let slot = plan.slot;
         let index = self.seqs[slot].index;
-        let mut guess = plan.guess;
+        let drafts = plan.first_draft..plan.first_draft + plan.n_drafts;
         self.stats.n_drafted_tokens += plan.n_drafts as u64;
-        for (i, choice) in choices.iter_mut().enumerate() {
+        for (row, choice) in drafts.map(Some).chain([None]).zip(choices) {
             let token = choice.token;
-            if !self.append(request, index, choice) {
-                return;
-            }
-            let Some(Guess { token: guessed, length }) = guess else { return };
-            self.seqs[slot].luck.learn(length, token == guessed);
-            if token != guessed || i == plan.n_drafts {
+            let goes_on = self.append(request, index, choice);
+            if !goes_on || row.is_none_or(|row| self.batch.tokens[row] != token) {
                 return;
             }
             self.stats.n_accepted_tokens += 1;
             self.advance(slot, 1);
             self.register_blocks(slot);
-            let next = (i + 1 < plan.n_drafts).then(|| self.batch.tokens[plan.first_draft + i + 1]);
-            guess = next.map(|token| Guess { token, length: length + 1 });
         }
     }
 
@@ -237,9 +231,10 @@ impl Scheduler {
         self.events.push(Event { request: state.id, index, kind });
         self.stats.n_generated_tokens += 1;
         let seq = &mut self.seqs[state.slots[index as usize]];
-        seq.tokens.push(token);
+        self.said.learn(&Tail::of(state.tenant, &seq.tokens), token);
+        seq.push(token);
         let progress = seq.guide.as_mut().map(|guide| guide.accept(token));
-        let is_end = !params.ignore_eos && params.stop_tokens.contains(&token);
+        let is_end = params.ends().contains(&token);
         let is_complete = is_end || progress == Some(Progress::Complete);
         let is_full = seq.tokens.len() >= seq.max_len;
         if is_complete || is_full {

@@ -7,15 +7,7 @@ use super::Scheduler;
 use super::running::Rows;
 use crate::ids::Token;
 use crate::sequence::SeqSlot;
-use crate::speculate::{Guess, Match};
-
-/// What may follow a sequence's own rows.
-#[derive(Debug, Default)]
-pub(super) struct Draft {
-    /// The first of the tokens, or what it would be if it were worth a row.
-    pub(super) guess: Option<Guess>,
-    pub(super) tokens: Vec<Token>,
-}
+use crate::speculate::{Match, Speaker};
 
 /// Which guesses a step has.
 #[derive(Clone, Copy, Debug)]
@@ -48,24 +40,44 @@ impl Scheduler {
         if drafts.most == 0 {
             return Drafting::NONE;
         }
-        self.likely.clear();
-        for &slot in &self.running {
-            let seq = &mut self.seqs[slot];
-            // The rules of a guided sequence go from token to token, and know nothing of guesses.
-            let may = seq.gap() == 1 && seq.n_generated() > 0 && seq.guide.is_none();
-            seq.found = may.then(|| Match::find(&seq.tokens)).flatten();
-            if let Some(found) = seq.found {
-                self.likely.extend(seq.luck.chain(found.length).take(drafts.most as usize));
-            }
+        self.guesses.clear();
+        for i in 0..self.running.len() {
+            self.foresee(self.running[i]);
         }
         if !self.is_drafting {
             // What is said next is compared with the guesses all the same, to learn from it.
             return Drafting::NONE;
         }
+        self.likely.clear();
+        self.likely.extend(self.guesses.iter().map(|guess| guess.likely));
         self.likely.sort_unstable_by(|a, b| b.total_cmp(a));
         let n_left = drafts.best_count(self.expected_rows(), &self.likely);
         let last = n_left.checked_sub(1);
         Drafting { least: last.map_or(1.0, |last| self.likely[last]), n_left }
+    }
+
+    /// Guesses what a stream says next.
+    fn foresee(&mut self, slot: SeqSlot) {
+        let start = self.guesses.len();
+        let seq = &mut self.seqs[slot];
+        // The rules of a guided sequence go from token to token, and know nothing of guesses.
+        let may = seq.gap() == 1 && seq.n_generated() > 0 && seq.guide.is_none();
+        seq.found = may.then(|| Match::find(&seq.tokens)).flatten();
+        if may {
+            let request = &self.requests[seq.request];
+            let speaker = Speaker {
+                tenant: request.tenant,
+                tokens: &seq.tokens,
+                ends: request.params.ends(),
+                found: seq.found,
+                luck: seq.luck,
+            };
+            // A sequence's last token is never computed.
+            let most = seq.max_len - seq.tokens.len() - 1;
+            let most = most.min(self.config.drafts.most as usize);
+            speaker.guess(&self.said, most, &mut self.guesses);
+        }
+        seq.guesses = start..self.guesses.len();
     }
 
     /// Fills `draft` for a stream whose own row has its place, and takes the rows from `left`, of
@@ -76,31 +88,27 @@ impl Scheduler {
         drafting: &mut Drafting,
         n_others: usize,
         left: &mut Rows,
-        draft: &mut Draft,
+        draft: &mut Vec<Token>,
     ) {
-        draft.guess = None;
-        draft.tokens.clear();
-        let seq = &self.seqs[slot];
-        let Some(found) = seq.found else { return };
-        draft.guess = Some(found.guess(&seq.tokens));
+        draft.clear();
+        if drafting.n_left == 0 {
+            return;
+        }
         let room = self.room_for_drafts(slot, n_others, left).min(drafting.n_left);
-        let chain = seq.luck.chain(found.length).take(room);
-        let n_wanted = chain.take_while(|&likely| likely >= drafting.least).count();
+        let guesses = self.seqs[slot].guesses.clone();
+        let worth = self.guesses[guesses.clone()].iter().take(room);
+        let n_wanted = worth.take_while(|guess| guess.likely >= drafting.least).count();
         let n_drafts = self.take_slots(slot, n_wanted);
-        draft.tokens.extend(found.following(&self.seqs[slot].tokens).take(n_drafts));
+        draft.extend(self.guesses[guesses].iter().take(n_drafts).map(|guess| guess.token));
         drafting.n_left -= n_drafts;
         left.all -= n_drafts;
         left.batch -= if self.is_batch(slot) { n_drafts } else { 0 };
     }
 
-    /// How many drafts a stream may have by rows and by its length.
+    /// How many drafts a stream may have by rows.
     fn room_for_drafts(&self, slot: SeqSlot, n_others: usize, left: &Rows) -> usize {
-        let seq = &self.seqs[slot];
         let n_rows = if self.is_batch(slot) { left.all.min(left.batch) } else { left.all };
-        // A sequence's last token is never computed.
-        let n_tokens = seq.max_len - seq.tokens.len() - 1;
-        let most = self.config.drafts.most as usize;
-        n_rows.saturating_sub(n_others).min(n_tokens).min(most)
+        n_rows.saturating_sub(n_others)
     }
 
     /// Slots after that of a stream's own row, as many of the wanted ones as there are without

@@ -9,7 +9,6 @@
 //! Nothing is preempted here: whoever runs has blocks for all the tokens it knows.
 
 use super::admission::Claims;
-use super::drafts::Draft;
 use super::queue::Served;
 use super::running::Rows;
 use super::{LaneSlot, Scheduler};
@@ -117,7 +116,7 @@ impl Scheduler {
             return false;
         }
         let n_rows = self.take_rows(slot, left);
-        self.push_rows(slot, n_rows, &Draft::default());
+        self.push_rows(slot, n_rows, &[]);
         true
     }
 
@@ -125,7 +124,7 @@ impl Scheduler {
     fn go_on(&mut self, slot: SeqSlot, left: &mut Rows) {
         let n_rows = self.take_rows(slot, left);
         if n_rows > 0 && self.grow_table(slot, n_rows) {
-            self.push_rows(slot, n_rows, &Draft::default());
+            self.push_rows(slot, n_rows, &[]);
         }
     }
 

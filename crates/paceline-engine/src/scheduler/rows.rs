@@ -3,14 +3,12 @@
 use std::ops::Range;
 
 use super::Scheduler;
-use super::drafts::Draft;
 use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
 use crate::constraint::Guide;
 use crate::ids::Token;
 use crate::request::Pooling;
 use crate::sampler::derive_seed;
 use crate::sequence::{RequestState, SeqSlot, Sequence, set_bits};
-use crate::speculate::Guess;
 
 /// What `apply` must know of one sequence's rows.
 #[derive(Clone, Debug)]
@@ -26,20 +24,18 @@ pub(super) struct Planned {
     /// The batch's row of its first draft, and how many there are: `n_rows` are its own.
     pub(super) first_draft: usize,
     pub(super) n_drafts: usize,
-    /// What it was expected to say next.
-    pub(super) guess: Option<Guess>,
 }
 
 impl Scheduler {
     /// Adds the next `n_rows` of a sequence to the batch, and drafts after the last of them. Its
     /// table must cover all.
-    pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize, draft: &Draft) {
+    pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize, drafts: &[Token]) {
         let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         let batch = &mut self.batch;
         let first_row = batch.n_rows() as u32;
         let first_sample = batch.samples.len();
-        push_tokens(batch, seq, n_rows, &draft.tokens, self.pool.block_size() as usize);
+        push_tokens(batch, seq, n_rows, drafts, self.pool.block_size() as usize);
         let n_scores = push_reports(batch, seq, request, first_row, n_rows);
         let is_last = n_rows == seq.gap() && request.params.pooling.is_none();
         let choosing = match (is_last, seq.is_fork_pending) {
@@ -48,15 +44,14 @@ impl Scheduler {
             (true, false) => 1 << seq.index,
         };
         if is_last {
-            push_choices(batch, seq, request, choosing, &draft.tokens);
+            push_choices(batch, seq, request, choosing, drafts);
         }
         let is_stream = seq.gap() == 1 && seq.n_generated() > 0;
-        let (first_draft, n_drafts) = (first_row as usize + n_rows, draft.tokens.len());
+        let (first_draft, n_drafts) = (first_row as usize + n_rows, drafts.len());
         let n_all_rows = n_rows + n_drafts;
         self.mix.add(request.priority, is_stream, seq.n_computed..seq.n_computed + n_all_rows);
         let samples = first_sample..batch.samples.len();
         self.waiting.charge(request.lane, n_all_rows);
-        let guess = draft.guess;
         self.plan.push(Planned {
             slot,
             n_rows,
@@ -65,7 +60,6 @@ impl Scheduler {
             choosing,
             first_draft,
             n_drafts,
-            guess,
         });
     }
 }

@@ -1,6 +1,5 @@
 //! The first half of a step: the next tokens of what runs already, and who must give way.
 
-use super::drafts::Draft;
 use super::{LaneSlot, MAX_PREEMPTION_RECORDS, Preemption, Scheduler, StepMix};
 use crate::batch::BlockCopy;
 use crate::config::Batching;
@@ -75,7 +74,7 @@ impl Scheduler {
             let slot = self.running[place];
             let n_rows = self.take_rows(slot, &mut whole.clone());
             if self.make_room(slot, n_rows) {
-                self.push_rows(slot, n_rows, &Draft::default());
+                self.push_rows(slot, n_rows, &[]);
                 self.turn = place + 1;
                 return;
             }
@@ -275,6 +274,7 @@ impl Scheduler {
         self.pool.release_table(&mut seq.blocks);
         seq.n_computed = 0;
         seq.n_registered = 0;
+        seq.found = None;
         seq.is_cacheable = true;
         seq.state = SequenceState::Waiting;
         self.waiting.push_preempted(slot, request.priority);

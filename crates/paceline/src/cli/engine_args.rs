@@ -141,8 +141,8 @@ pub(crate) struct EngineArgs {
     #[arg(long)]
     no_prefix_cache: bool,
 
-    /// Most guesses at a sequence's next tokens, taken from its own text, that a step computes
-    /// along where that pays; answers stay the same, to the bit. 0 is none
+    /// Most guesses at a sequence's next tokens, taken from its own text and other answers, that a
+    /// step computes along where that pays; answers stay the same, to the bit. 0 is none
     #[arg(long, value_name = "N", default_value_t = NUM_SPECULATIVE_TOKENS,
           value_parser = value_parser!(u32).range(0..=16))]
     num_speculative_tokens: u32,

@@ -41,6 +41,25 @@ fn they_save_steps_and_change_no_token() {
 }
 
 #[test]
+fn what_one_answer_was_is_guessed_for_the_next_of_the_same_tenant() {
+    let mut engine = engine(LIMITS, config(ALL));
+    let mut ask = |tenant| {
+        let before = engine.stats().n_steps;
+        let asked = Request { tenant, ..request(prompt(3, 6), params(60)) };
+        let id = engine.submit(asked, 0).unwrap();
+        let tokens = tokens_of(&run_all(&mut engine), id, 0);
+        (tokens, engine.stats().n_steps - before)
+    };
+    let (expected, n_first) = ask(1);
+    let (found, n_again) = ask(1);
+    assert_eq!(found, expected);
+    assert!(n_again * 3 < n_first, "{n_again} steps instead of {n_first}");
+    let (found, n_other) = ask(2);
+    assert_eq!(found, expected);
+    assert_eq!(n_other, n_first, "answers of others would tell by the time they take");
+}
+
+#[test]
 fn they_can_be_switched_off_and_on_again() {
     let mut engine = habitual(LIMITS, config(ALL));
     engine.submit(request(prompt(1, 5), params(90)), 0).unwrap();
