@@ -42,23 +42,56 @@ impl Clone for Box<dyn Constraint> {
 #[derive(Debug)]
 pub(crate) struct Guide {
     constraint: Box<dyn Constraint>,
-    mask: Arc<TokenMask>,
+    /// What may come next, and after each of the step's drafts.
+    masks: Vec<Arc<TokenMask>>,
+    /// Scratch.
+    again: TokenMask,
 }
 
 impl Guide {
     pub(crate) fn new(constraint: Box<dyn Constraint>) -> Self {
-        Self { constraint, mask: Arc::default() }
+        Self { constraint, masks: vec![Arc::default()], again: TokenMask::default() }
     }
 
-    /// What may come next. The memory is used again, unless the last mask is still held.
-    pub(crate) fn mask(&mut self) -> Arc<TokenMask> {
-        self.constraint.fill(Arc::make_mut(&mut self.mask));
-        Arc::clone(&self.mask)
+    /// Finds what may come next and after each of the leading drafts that the rules allow, and how
+    /// many those are. What would end the sequence is none of them: nothing follows there.
+    pub(crate) fn look(&mut self, drafts: &[Token]) -> usize {
+        fill(&mut *self.constraint, &mut self.masks[0]);
+        let mut ahead = (!drafts.is_empty()).then(|| self.constraint.fork());
+        let mut n_allowed = 0;
+        while let (Some(ahead), Some(&draft)) = (&mut ahead, drafts.get(n_allowed)) {
+            if !self.masks[n_allowed].allows(draft) || ahead.accept(draft) == Progress::Complete {
+                break;
+            }
+            n_allowed += 1;
+            if self.masks.len() == n_allowed {
+                self.masks.push(Arc::default());
+            }
+            fill(&mut **ahead, &mut self.masks[n_allowed]);
+        }
+        n_allowed
+    }
+
+    /// What may come after the first `n` drafts, as found last.
+    pub(crate) fn mask(&self, n: usize) -> Arc<TokenMask> {
+        Arc::clone(&self.masks[n])
     }
 
     pub(crate) fn accept(&mut self, token: Token) -> Progress {
         self.constraint.accept(token)
     }
+
+    /// The token accepted last was drafted, and the next is chosen by the mask found ahead.
+    /// Finding masks uses up what a constraint may use in all, so it is found here, too: rules that
+    /// become too much for their limits do so at the same token, with drafts or without.
+    pub(crate) fn catch_up(&mut self) {
+        self.constraint.fill(&mut self.again);
+    }
+}
+
+/// The memory is used again, unless the last mask is still held.
+fn fill(constraint: &mut dyn Constraint, mask: &mut Arc<TokenMask>) {
+    constraint.fill(Arc::make_mut(mask));
 }
 
 impl Clone for Guide {

@@ -196,7 +196,10 @@ impl Run<'_> {
             n_prompt: self.n_prompt as u32,
             n_generated: self.history.len().saturating_sub(self.n_prompt) as u32,
             mask: match task {
-                SampleTask::Next => self.guide.as_mut().map(Guide::mask),
+                SampleTask::Next => self.guide.as_mut().map(|guide| {
+                    guide.look(&[]);
+                    guide.mask(0)
+                }),
                 SampleTask::Score(_) | SampleTask::Hidden => None,
             },
         };

@@ -60,8 +60,7 @@ impl Scheduler {
     fn foresee(&mut self, slot: SeqSlot) {
         let start = self.guesses.len();
         let seq = &mut self.seqs[slot];
-        // The rules of a guided sequence go from token to token, and know nothing of guesses.
-        let may = seq.gap() == 1 && seq.n_generated() > 0 && seq.guide.is_none();
+        let may = seq.gap() == 1 && seq.n_generated() > 0;
         seq.found = may.then(|| Match::find(&seq.tokens)).flatten();
         if may {
             let request = &self.requests[seq.request];

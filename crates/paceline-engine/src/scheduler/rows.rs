@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use super::Scheduler;
 use crate::batch::{Batch, BatchSeq, SampleRow, SampleTask};
-use crate::constraint::Guide;
 use crate::ids::Token;
 use crate::request::Pooling;
 use crate::sampler::derive_seed;
@@ -27,17 +26,19 @@ pub(super) struct Planned {
 }
 
 impl Scheduler {
-    /// Adds the next `n_rows` of a sequence to the batch, and drafts after the last of them. Its
-    /// table must cover all.
+    /// Adds the next `n_rows` of a sequence to the batch, and drafts after the last of them, as far
+    /// as its rules allow them. Its table must cover all.
     pub(super) fn push_rows(&mut self, slot: SeqSlot, n_rows: usize, drafts: &[Token]) {
         let seq = &mut self.seqs[slot];
         let request = &self.requests[seq.request];
         let batch = &mut self.batch;
+        let is_last = n_rows == seq.gap() && request.params.pooling.is_none();
+        let guide = seq.guide.as_mut().filter(|_| is_last);
+        let drafts = &drafts[..guide.map_or(drafts.len(), |guide| guide.look(drafts))];
         let first_row = batch.n_rows() as u32;
         let first_sample = batch.samples.len();
         push_tokens(batch, seq, n_rows, drafts, self.pool.block_size() as usize);
         let n_scores = push_reports(batch, seq, request, first_row, n_rows);
-        let is_last = n_rows == seq.gap() && request.params.pooling.is_none();
         let choosing = match (is_last, seq.is_fork_pending) {
             (false, _) => 0,
             (true, true) => request.live,
@@ -137,7 +138,7 @@ fn push_reports(
 /// several indices choose, there are no drafts.
 fn push_choices(
     batch: &mut Batch,
-    seq: &mut Sequence,
+    seq: &Sequence,
     request: &RequestState,
     choosing: u128,
     drafts: &[Token],
@@ -153,8 +154,6 @@ fn push_choices(
     let end = batch.history.len() as u32;
     let n_known = if end > start { n_drafts } else { 0 };
     batch.history.extend_from_slice(&drafts[..n_known as usize]);
-    // Until they part, all indices are in the same place of their rules.
-    let mask = seq.guide.as_mut().map(Guide::mask);
     for (index, i) in set_bits(choosing).flat_map(|index| (0..=n_drafts).map(move |i| (index, i))) {
         batch.samples.push(SampleRow {
             row: row + i,
@@ -165,7 +164,8 @@ fn push_choices(
             history: start..end + i.min(n_known),
             n_prompt,
             n_generated: seq.n_generated() as u32 + i,
-            mask: mask.clone(),
+            // Until they part, all indices are in the same place of their rules.
+            mask: seq.guide.as_ref().map(|guide| guide.mask(i as usize)),
         });
     }
 }

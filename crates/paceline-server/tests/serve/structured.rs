@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_engine::{EngineConfig, OutputRatio};
+use paceline_engine::{Drafts, EngineConfig, OutputRatio};
 use paceline_server::ServerOptions;
 use serde_json::{Value, json};
 
@@ -168,6 +168,32 @@ fn free_rows_do_not_notice_constrained_ones() {
         let bound = &batch(&server, &mixed[2 * i + 1..2 * i + 2])[0];
         assert_eq!(bound["tokens"], together[2 * i + 1]["tokens"], "nor do those notice anyone");
     }
+}
+
+/// Each form is asked for twice, so that the second answer is guessed from the first.
+#[test]
+fn guesses_keep_to_the_form_and_change_no_token() {
+    let drafts = Drafts { most: 6, base_rows: 10_000, tile_rows: 1 };
+    let guessing = EngineConfig { drafts, ..EngineConfig::default() };
+    let answers = |engine: EngineConfig| {
+        let server = TestServer::patient(Setup { engine, ..Setup::default() });
+        let mut texts = Vec::new();
+        for (form, has_form) in forms().iter().flat_map(|form| [form, form]) {
+            for temperature in [0.0, 1.2] {
+                let sampling = json!({"temperature": temperature, "top_p": 0.95});
+                let text = text_of(&ask_chat(&server, &with(form.clone(), &sampling)));
+                assert!(has_form(&text), "{form}: {text:?}");
+                texts.push(text);
+            }
+        }
+        (texts, server.get("/metrics").body)
+    };
+    let (expected, _) = answers(EngineConfig::default());
+    let (found, metrics) = answers(guessing);
+    assert_eq!(found, expected);
+    let accepted = metrics.lines().find(|line| line.contains("num_accepted_tokens_total{"));
+    let n_accepted = accepted.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    assert!(n_accepted.unwrap() > 50.0, "{accepted:?}");
 }
 
 /// In one batch that does not fit the memory, so that most are preempted and computed again.

@@ -139,7 +139,24 @@ fn check_drafts(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[
     for setup in [cramped, cached] {
         assert_same("guessed", setup, &together(weights, setup, jobs).0, expected);
     }
+    check_said(weights, plain, jobs, expected);
     stats
+}
+
+/// Guesses from what others have said: the same jobs again, which then are guessed as they were.
+fn check_said(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {
+    let mut run = Run::new(weights, plain);
+    let mut accepted = Vec::new();
+    for pass in ["not said before", "said before"] {
+        let before = run.engine.stats().n_accepted_tokens;
+        let ids: Vec<_> = jobs.iter().map(|job| run.submit(job)).collect();
+        run.finish();
+        let found: Vec<Output> = ids.into_iter().map(|id| run.output(id, 0)).collect();
+        assert_same(pass, plain, &found, expected);
+        accepted.push(run.engine.stats().n_accepted_tokens - before);
+    }
+    // Models of random weights repeat themselves, so that the first pass has all there can be.
+    assert!(accepted[1] >= accepted[0], "guessed right in the two passes: {accepted:?}");
 }
 
 fn check_cancelling(weights: &Arc<Weights>, plain: Setup, jobs: &[Job], expected: &[Output]) {

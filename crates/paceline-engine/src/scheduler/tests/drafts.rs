@@ -97,13 +97,26 @@ fn nobody_is_preempted_for_them() {
 }
 
 #[test]
-fn guided_sequences_have_none() {
-    let mut engine = habitual(LIMITS, config(ALL));
-    let constraint = crate::fake::FakeConstraint::new(LIMITS.n_vocab, 200);
-    let guided = request(prompt(1, 5), params(60));
-    engine.submit(Request { constraint: Some(Box::new(constraint)), ..guided }, 0).unwrap();
-    run_all(&mut engine);
-    assert_eq!(engine.stats().n_drafted_tokens, 0);
+fn guided_sequences_have_those_that_their_rules_allow() {
+    let answer = |drafts: Drafts| {
+        let mut engine = engine(LIMITS, config(drafts));
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            let constraint = crate::fake::FakeConstraint::new(LIMITS.n_vocab, 50);
+            let guided = request(prompt(1, 5), params(60));
+            let guided = Request { constraint: Some(Box::new(constraint)), ..guided };
+            let id = engine.submit(guided, 0).unwrap();
+            found.push(tokens_of(&run_all(&mut engine), id, 0));
+        }
+        (found, engine.stats())
+    };
+    let (expected, plain) = answer(Drafts::default());
+    let (found, drafted) = answer(ALL);
+    assert_eq!(found, expected);
+    assert_eq!(found[0].len(), 50, "the rules say where it ends");
+    // The second says what the first has said.
+    assert!(drafted.n_accepted_tokens > 30, "{drafted:?}");
+    assert!(drafted.n_steps * 3 < plain.n_steps * 2, "{} {}", drafted.n_steps, plain.n_steps);
 }
 
 #[test]
