@@ -5,8 +5,9 @@
     python3 bench/drafts.py --rounds 7 --csv record.csv
 
 Questions such as people ask (greedy, and at temperature 0.8), tasks on a text, whose answers quote
-it, and jobs: one task on many reviews, whose answers are alike. Each setting runs with and without guesses in every round, and the median of the rounds'
-ratios is shown. Answers must be the same, to the last token.
+it, and jobs: one task on many reviews, whose answers are alike, also by a schema. Each setting runs
+with and without guesses in every round, and the median of the rounds' ratios is shown. Answers must
+be the same, to the last token.
 """
 
 import argparse
@@ -110,6 +111,16 @@ FIELDS = [
 ]
 
 ON_A_TEXT = [f"Here is a text:\n\n{MINUTES}\n\nTask: {task}" for task in TASKS]
+STRINGS = {"type": "array", "items": {"type": "string"}, "maxItems": 3}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "product": {"type": "string"}, "sentiment": {"enum": ["positive", "negative", "mixed"]},
+        "complaints": STRINGS, "would_recommend": {"type": "boolean"}},
+    "required": ["product", "sentiment", "complaints", "would_recommend"],
+    "additionalProperties": False,
+}
+BY_SCHEMA = "reviews to JSON by a schema"
 # What is asked, at which temperature, and how many at once.
 SETTINGS = [
     ("questions", QUESTIONS[:6], 0.0, 1),
@@ -124,6 +135,9 @@ SETTINGS = [
     ("sentiment of reviews", SENTIMENT, 0.0, 32),
     ("reviews to JSON", FIELDS, 0.0, 8),
     ("reviews to JSON", FIELDS, 0.0, 32),
+    (BY_SCHEMA, FIELDS[:16], 0.0, 1),
+    (BY_SCHEMA, FIELDS, 0.0, 8),
+    (BY_SCHEMA, FIELDS, 0.0, 32),
 ]
 
 
@@ -156,7 +170,8 @@ def measure(args: argparse.Namespace, name: str, prompts: list[str], temperature
     speeds: dict[int, list[float]] = {0: [], args.drafts: []}
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder, "prompts.jsonl")
-        lines.write_text("".join(line(prompt, temperature) for prompt in prompts))
+        write = schema_line if name == BY_SCHEMA else line
+        lines.write_text("".join(write(prompt, temperature) for prompt in prompts))
         for _ in range(args.rounds):
             answers = []
             for drafts, figures in speeds.items():
@@ -180,9 +195,18 @@ def line(prompt: str, temperature: float) -> str:
     return json.dumps(fields) + "\n"
 
 
-def run(args: argparse.Namespace, lines: Path, drafts: int,
-        at_once: int) -> tuple[float, list[list[int]]]:
-    """Tokens per second, and every answer's tokens."""
+def schema_line(prompt: str, temperature: float) -> str:
+    """The same as a request of OpenAI's batch API, whose answer must fit the schema."""
+    form = {"name": "review", "strict": True, "schema": SCHEMA}
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": MAX_TOKENS,
+            "temperature": temperature, "seed": 1,
+            "response_format": {"type": "json_schema", "json_schema": form}}
+    request = {"custom_id": prompt, "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return json.dumps(request) + "\n"
+
+
+def run(args: argparse.Namespace, lines: Path, drafts: int, at_once: int) -> tuple[float, list]:
+    """Tokens per second, and every answer's tokens, or its text."""
     out = lines.with_name("out.jsonl")
     command = [str(args.paceline), "batch", "-i", str(lines), "-o", str(out), "--chat", "--force",
                "--ordered", "-m", args.model, "--max-num-seqs", str(at_once),
@@ -192,7 +216,13 @@ def run(args: argparse.Namespace, lines: Path, drafts: int,
     if done.returncode != 0 or not found:
         sys.exit(f"paceline batch failed: {done.stderr.strip()[-500:]}")
     results = [json.loads(text) for text in out.read_text().splitlines()]
-    return float(found.group(1)), [result["token_ids"] for result in results]
+    return float(found.group(1)), [answer_of(result) for result in results]
+
+
+def answer_of(result: dict):
+    if "token_ids" in result:
+        return result["token_ids"]
+    return result["response"]["body"]["choices"][0]["message"]["content"]
 
 
 if __name__ == "__main__":

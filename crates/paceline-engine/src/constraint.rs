@@ -42,34 +42,58 @@ impl Clone for Box<dyn Constraint> {
 #[derive(Debug)]
 pub(crate) struct Guide {
     constraint: Box<dyn Constraint>,
-    /// What may come next, and after each of the step's drafts.
+    /// What may come next, and after each of the drafts.
     masks: Vec<Arc<TokenMask>>,
+    /// The step's drafts, as far as the rules allow them, and the constraint's copy that has taken
+    /// them all.
+    drafts: Vec<Token>,
+    ahead: Option<Box<dyn Constraint>>,
+    /// How many of them were accepted since.
+    n_right: usize,
     /// Scratch.
     again: TokenMask,
 }
 
 impl Guide {
     pub(crate) fn new(constraint: Box<dyn Constraint>) -> Self {
-        Self { constraint, masks: vec![Arc::default()], again: TokenMask::default() }
+        Self {
+            constraint,
+            masks: vec![Arc::default()],
+            drafts: Vec::new(),
+            ahead: None,
+            n_right: 0,
+            again: TokenMask::default(),
+        }
     }
 
     /// Finds what may come next and after each of the leading drafts that the rules allow, and how
     /// many those are. What would end the sequence is none of them: nothing follows there.
     pub(crate) fn look(&mut self, drafts: &[Token]) -> usize {
+        self.catch_up();
         fill(&mut *self.constraint, &mut self.masks[0]);
-        let mut ahead = (!drafts.is_empty()).then(|| self.constraint.fork());
-        let mut n_allowed = 0;
-        while let (Some(ahead), Some(&draft)) = (&mut ahead, drafts.get(n_allowed)) {
-            if !self.masks[n_allowed].allows(draft) || ahead.accept(draft) == Progress::Complete {
+        if !drafts.is_empty() {
+            self.look_ahead(drafts);
+        }
+        self.drafts.len()
+    }
+
+    fn look_ahead(&mut self, drafts: &[Token]) {
+        let mut ahead = self.constraint.fork();
+        for (n, &draft) in drafts.iter().enumerate() {
+            if !self.masks[n].allows(draft) {
                 break;
             }
-            n_allowed += 1;
-            if self.masks.len() == n_allowed {
+            if ahead.accept(draft) == Progress::Complete {
+                // It has gone too far to be of use.
+                return;
+            }
+            if self.masks.len() == n + 1 {
                 self.masks.push(Arc::default());
             }
-            fill(&mut **ahead, &mut self.masks[n_allowed]);
+            fill(&mut *ahead, &mut self.masks[n + 1]);
+            self.drafts.push(draft);
         }
-        n_allowed
+        self.ahead = Some(ahead).filter(|_| !self.drafts.is_empty());
     }
 
     /// What may come after the first `n` drafts, as found last.
@@ -78,14 +102,30 @@ impl Guide {
     }
 
     pub(crate) fn accept(&mut self, token: Token) -> Progress {
+        if self.drafts.get(self.n_right) == Some(&token) {
+            self.n_right += 1;
+            return Progress::Open;
+        }
+        self.catch_up();
         self.constraint.accept(token)
     }
 
-    /// The token accepted last was drafted, and the next is chosen by the mask found ahead.
-    /// Finding masks uses up what a constraint may use in all, so it is found here, too: rules that
+    /// Takes the drafts that were right. What a constraint may use in all, masks use up: where the
+    /// copy has not done just what is to be done, masks are found once more, so that rules which
     /// become too much for their limits do so at the same token, with drafts or without.
-    pub(crate) fn catch_up(&mut self) {
-        self.constraint.fill(&mut self.again);
+    fn catch_up(&mut self) {
+        let ahead = self.ahead.take().filter(|_| self.n_right == self.drafts.len());
+        match ahead {
+            Some(ahead) => self.constraint = ahead,
+            None => {
+                for &draft in &self.drafts[..self.n_right] {
+                    self.constraint.accept(draft);
+                    self.constraint.fill(&mut self.again);
+                }
+            }
+        }
+        self.drafts.clear();
+        self.n_right = 0;
     }
 }
 
@@ -95,7 +135,71 @@ fn fill(constraint: &mut dyn Constraint, mask: &mut Arc<TokenMask>) {
 }
 
 impl Clone for Guide {
+    /// Of a guide without drafts: sequences fork before they have any.
     fn clone(&self) -> Self {
         Self::new(self.constraint.fork())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Allows even tokens; completes with 8; has a limited number of masks in it.
+    #[derive(Clone, Debug)]
+    struct Limited {
+        n_left: u32,
+    }
+
+    impl Constraint for Limited {
+        fn fill(&mut self, mask: &mut TokenMask) {
+            mask.words = if self.n_left > 0 { vec![0x5555] } else { Vec::new() };
+            self.n_left = self.n_left.saturating_sub(1);
+        }
+
+        fn accept(&mut self, token: Token) -> Progress {
+            if token == 8 { Progress::Complete } else { Progress::Open }
+        }
+
+        fn fork(&self) -> Box<dyn Constraint> {
+            Box::new(self.clone())
+        }
+    }
+
+    /// Says 2 again and again, with these drafts in turn; how many until nothing is allowed.
+    fn n_said(drafts: &[&[Token]]) -> usize {
+        let mut guide = Guide::new(Box::new(Limited { n_left: 20 }));
+        let mut n_said = 0;
+        for drafts in drafts.iter().cycle() {
+            let n_drafts = guide.look(drafts);
+            for i in 0..=n_drafts {
+                if !guide.mask(i).allows(2) {
+                    return n_said;
+                }
+                assert_eq!(guide.accept(2), Progress::Open);
+                n_said += 1;
+                if drafts.get(i) != Some(&2) {
+                    break;
+                }
+            }
+        }
+        n_said
+    }
+
+    #[test]
+    fn limits_are_reached_at_the_same_token_with_drafts_or_without() {
+        assert_eq!(n_said(&[&[]]), 20);
+        assert_eq!(n_said(&[&[2, 2, 2]]), 20);
+        assert_eq!(n_said(&[&[2, 4, 2], &[], &[4], &[2, 2, 4, 2]]), 20);
+        assert_eq!(n_said(&[&[2, 3], &[2, 8, 2], &[8], &[3, 2]]), 20);
+    }
+
+    #[test]
+    fn drafts_end_before_what_is_not_allowed_or_ends_the_sequence() {
+        let mut guide = Guide::new(Box::new(Limited { n_left: 20 }));
+        assert_eq!(guide.look(&[2, 4, 3, 2]), 2);
+        assert_eq!(guide.look(&[2, 8, 2]), 1);
+        assert_eq!(guide.look(&[8]), 0);
+        assert_eq!(guide.accept(8), Progress::Complete);
     }
 }

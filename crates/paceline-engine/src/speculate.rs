@@ -32,7 +32,7 @@ const LEARN: f32 = 0.1;
 const LEAST_LIKELY: f32 = 0.05;
 /// What a draft's row costs of what a sequence's own row does: keys and values are read once for
 /// all rows of a sequence.
-const DRAFT_COST: f32 = 0.85;
+const DRAFT_COST: f32 = 0.75;
 
 /// Where the end of a sequence has been seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

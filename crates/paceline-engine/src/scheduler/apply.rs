@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::rows::Planned;
 use crate::backend::{BackendError, SampleFailure, Sampled};
 use crate::blocks::{BlockPool, Content, Registered};
-use crate::constraint::{Guide, Progress};
+use crate::constraint::Progress;
 use crate::request::{Event, EventKind, FinishReason, TokenLogprob};
 use crate::sequence::{RequestSlot, SeqSlot, Sequence, set_bits};
 use crate::speculate::Tail;
@@ -104,7 +104,6 @@ impl Scheduler {
                 return;
             }
             self.stats.n_accepted_tokens += 1;
-            self.seqs[slot].guide.as_mut().map(Guide::catch_up);
             self.advance(slot, 1);
             self.register_blocks(slot);
         }
