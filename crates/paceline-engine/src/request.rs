@@ -16,7 +16,8 @@ pub struct Request {
     pub priority: Priority,
     /// Engine time after which the request is dropped, wherever it is.
     pub deadline_ns: Option<u64>,
-    /// Whose request it is: tenants share a class's rows fairly, and never share cached blocks.
+    /// Whose request it is: tenants share a class's rows fairly, and share neither cached blocks
+    /// nor guesses.
     pub tenant: u64,
     /// Rules that the output must keep; each sequence gets a copy.
     pub constraint: Option<Box<dyn Constraint>>,

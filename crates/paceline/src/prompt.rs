@@ -78,7 +78,7 @@ pub struct GenerateParams {
     pub priority: Priority,
     /// Give up after this long.
     pub timeout: Option<Duration>,
-    /// Requests of different tenants never share cached prefixes.
+    /// Requests of different tenants share neither cached prefixes nor guesses at next tokens.
     pub tenant: u64,
 }
 

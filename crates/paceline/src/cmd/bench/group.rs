@@ -133,8 +133,11 @@ pub(super) fn params(max_tokens: u32) -> GenerateParams {
 /// other tokens (decode). Without guesses all sequences take part in each step, with them until
 /// they are done.
 pub(super) fn run(llm: &mut Llm, prompts: &[Vec<Token>], shape: Shape) -> Result<GroupTiming> {
-    let params = params(shape.max_len(prompts.len() as u32) - shape.n_prompt);
     let before = llm.stats();
+    // A tenant of its own: what the same prompts were answered before must not be guessed from.
+    let tenant = before.n_requests;
+    let max_tokens = shape.max_len(prompts.len() as u32) - shape.n_prompt;
+    let params = GenerateParams { tenant, ..params(max_tokens) };
     let mut group = Group::start(llm, prompts, &params)?;
     while group.timing.answers.iter().any(Vec::is_empty) {
         let elapsed = group.step()?;
