@@ -9,6 +9,11 @@ use crate::ids::Token;
 use crate::sequence::SeqSlot;
 use crate::speculate::{Match, Speaker};
 
+/// Where prompts want rows, too, drafts have one in this many at most. A token that is guessed saves
+/// a row of a later step, which costs more than a prompt's, so they pay as well as without prompts;
+/// but whoever waits for a first token should not wait for others' guesses.
+const PROMPTS_DIVISOR: usize = 8;
+
 /// Which guesses a step has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drafting {
@@ -23,15 +28,11 @@ impl Drafting {
 }
 
 impl Scheduler {
-    /// Rows this step will have without drafts, as far as it can be told before it is planned.
-    pub(super) fn expected_rows(&self) -> usize {
+    /// Whether prompts will have rows in this step, as far as it can be told before it is planned.
+    fn has_prompts(&self) -> bool {
         let is_prompt = |slot: &SeqSlot| self.seqs[*slot].gap() > 1;
-        let may_start =
-            self.waiting.len() > 0 && self.running.len() < self.config.max_num_seqs as usize;
-        match may_start || self.running.iter().any(is_prompt) {
-            true => self.budget,
-            false => self.running.len(),
-        }
+        let has_place = self.running.len() < self.config.max_num_seqs as usize;
+        has_place && self.waiting.len() > 0 || self.running.iter().any(is_prompt)
     }
 
     /// Looks at what each stream may say next and decides which guesses the step will have.
@@ -51,7 +52,10 @@ impl Scheduler {
         self.likely.clear();
         self.likely.extend(self.guesses.iter().map(|guess| guess.likely));
         self.likely.sort_unstable_by(|a, b| b.total_cmp(a));
-        let n_left = drafts.best_count(self.expected_rows(), &self.likely);
+        let mut n_left = drafts.best_count(self.running.len(), &self.likely);
+        if self.has_prompts() {
+            n_left = n_left.min(self.budget / PROMPTS_DIVISOR);
+        }
         let last = n_left.checked_sub(1);
         Drafting { least: last.map_or(1.0, |last| self.likely[last]), n_left }
     }
