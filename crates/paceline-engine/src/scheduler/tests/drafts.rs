@@ -83,6 +83,28 @@ fn nothing_is_guessed_beyond_the_last_token() {
 }
 
 #[test]
+fn beside_prompts_they_have_an_eighth_of_the_rows() {
+    let mut engine = habitual(BackendLimits { n_vocab: 20, ..LIMITS }, config(ALL));
+    for i in 0..3 {
+        let prompt = prompt(i, 6).iter().map(|token| token % 20).collect();
+        engine.submit(request(prompt, params(40)), 0).unwrap();
+    }
+    let n_drafts = |engine: &mut Engine<FakeBackend>| {
+        let before = engine.stats().n_drafted_tokens;
+        let ((n_rows, _), _) = step(engine, 0);
+        (n_rows, engine.stats().n_drafted_tokens - before)
+    };
+    let alone = (0..6).map(|_| n_drafts(&mut engine).1).max().unwrap();
+    engine.submit(request(vec![7; 100], params(2)), 0).unwrap();
+    let beside: Vec<_> = (0..3).map(|_| n_drafts(&mut engine)).collect();
+    assert!(alone > 4, "{alone}");
+    for (n_rows, n_drafts) in beside {
+        assert_eq!(n_rows, LIMITS.max_rows);
+        assert!((1..=4).contains(&n_drafts), "{n_drafts}");
+    }
+}
+
+#[test]
 fn nobody_is_preempted_for_them() {
     // Room for both sequences, and for nothing else.
     let limits = BackendLimits { n_blocks: 20, n_vocab: 20, ..LIMITS };
