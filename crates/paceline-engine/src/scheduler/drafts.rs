@@ -9,7 +9,7 @@ use crate::ids::Token;
 use crate::sequence::SeqSlot;
 use crate::speculate::{Match, Speaker};
 
-/// Where prompts want rows, too, drafts have one in this many at most. A token that is guessed saves
+/// Where prompts want rows, too, drafts have one in this many at most. A guess that is right saves
 /// a row of a later step, which costs more than a prompt's, so they pay as well as without prompts;
 /// but whoever waits for a first token should not wait for others' guesses.
 const PROMPTS_DIVISOR: usize = 8;
