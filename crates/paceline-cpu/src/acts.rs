@@ -6,10 +6,14 @@
 //! room for no more: one thread writes what all read, and each line that it touches goes from core
 //! to core.
 //!
+//! What a norm divides a row by is left to the end of the products that follow: they are linear, so
+//! that their results are multiplied with one by it, and activations are made before it is known.
+//!
 //! Weights that were packed for integers read activations as integers of twelve bits, with a scale
 //! for each 32 columns ([`crate::kernels::matmul_int`]): lanes as half words, tiles as bytes.
 
 use crate::aligned::Aligned;
+use crate::lanes::{Lanes, WIDTH};
 
 /// Elements that a matrix kernel takes at once.
 pub const ACT_BLOCK: usize = 32;
@@ -56,6 +60,8 @@ pub struct Acts {
     brains: Aligned<u16>,
     ints: Aligned<u8>,
     int_scales: Aligned<f32>,
+    factors: Aligned<f32>,
+    squares: Aligned<f32>,
     n_rows: usize,
     n_cols: usize,
     max_rows: usize,
@@ -100,6 +106,8 @@ impl Acts {
             brains: Aligned::zeros(n),
             ints: Aligned::zeros(2 * n),
             int_scales: Aligned::zeros(IntScale::FIELDS * n / ACT_BLOCK),
+            factors: Aligned::zeros(max_rows.next_multiple_of(TILE_ROWS)),
+            squares: Aligned::zeros(n / WIDTH),
             n_rows: 0,
             n_cols: max_cols,
             max_rows,
@@ -120,6 +128,24 @@ impl Acts {
         self.n_rows = n_rows;
         self.n_cols = n_cols;
         self.forms = forms;
+        self.factors[..n_rows.next_multiple_of(TILE_ROWS)].fill(1.0);
+    }
+
+    /// Makes the rows' factors from the squares of their panels of columns.
+    pub(crate) fn norm_by_squares(&mut self, eps: f32) {
+        let n_panels = self.n_cols.div_ceil(WIDTH);
+        let tiles = self.factors.chunks_exact_mut(TILE_ROWS);
+        let n_tiles = self.n_rows.div_ceil(TILE_ROWS);
+        for (tile, factors) in tiles.take(n_tiles).enumerate() {
+            let squares = &self.squares[tile * n_panels * TILE_ROWS..][..n_panels * TILE_ROWS];
+            let mut sums = [0.0; TILE_ROWS];
+            for of_panel in squares.chunks_exact(TILE_ROWS) {
+                sums.iter_mut().zip(of_panel).for_each(|(sum, square)| *sum += square);
+            }
+            for (factor, sum) in factors.iter_mut().zip(sums) {
+                *factor = inverse_root(sum, self.n_cols, eps);
+            }
+        }
     }
 
     pub fn n_cols(&self) -> usize {
@@ -146,6 +172,7 @@ impl Acts {
             brains: self.brains.as_ptr(),
             ints: self.ints.as_ptr(),
             int_scales: self.int_scales.as_ptr(),
+            factors: self.factors.as_ptr(),
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
         }
@@ -158,12 +185,19 @@ impl Acts {
             brains: self.brains.as_mut_ptr(),
             ints: self.ints.as_mut_ptr(),
             int_scales: self.int_scales.as_mut_ptr(),
+            factors: self.factors.as_mut_ptr(),
+            squares: self.squares.as_mut_ptr(),
             n_cols: self.n_cols,
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
             forms: self.forms,
         }
     }
+}
+
+/// What a row is multiplied with whose squares add up to `sum`.
+pub(crate) fn inverse_root(sum: f32, n_cols: usize, eps: f32) -> f32 {
+    1.0 / (sum / n_cols as f32 + eps).sqrt()
 }
 
 /// What 32 columns of a row's integers stand for.
@@ -203,11 +237,23 @@ pub(crate) struct ActView {
     pub(crate) ints: *const u8,
     /// `[tile of rows][block][unit, sum, total][row]`.
     pub(crate) int_scales: *const f32,
+    /// What each row's results are multiplied with.
+    pub(crate) factors: *const f32,
     pub(crate) n_blocks: usize,
     pub(crate) tile_rows: usize,
 }
 
 impl ActView {
+    /// A row's results.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the row lies within the activations.
+    #[inline(always)]
+    pub(crate) unsafe fn scaled<V: Lanes>(&self, sums: V, row: usize) -> V {
+        // SAFETY: forwarded contract.
+        unsafe { sums.mul(V::splat(*self.factors.add(row))) }
+    }
+
     /// Of the tile that begins with `row`, what `block` stands for: all units, sums and totals.
     ///
     /// # Safety
@@ -255,6 +301,9 @@ pub(crate) struct ActViewMut {
     pub(crate) brains: *mut u16,
     pub(crate) ints: *mut u8,
     pub(crate) int_scales: *mut f32,
+    pub(crate) factors: *mut f32,
+    /// `[tile of rows][panel][row]`: sums of the squares of a panel's columns.
+    pub(crate) squares: *mut f32,
     pub(crate) n_cols: usize,
     pub(crate) n_blocks: usize,
     pub(crate) tile_rows: usize,

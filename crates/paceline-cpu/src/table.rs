@@ -15,7 +15,7 @@ use crate::kernels::{matmul_amx, matmul_int_amx};
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
 use crate::{
-    kernels::matmul_amx::{GateSink, TopSink},
+    kernels::matmul_amx::{GateSink, ResidualSink, TopSink},
     packed::CodedView,
 };
 
@@ -30,6 +30,8 @@ type Attend = unsafe fn(
 type GatedMatmul = unsafe fn([CodedView; 2], Range<usize>, ActView, Range<usize>, GateSink);
 #[cfg(target_arch = "x86_64")]
 type FindTops = unsafe fn(CodedView, Range<usize>, ActView, Range<usize>, TopSink);
+#[cfg(target_arch = "x86_64")]
+type AddToResidual = unsafe fn(CodedView, Range<usize>, ActView, Range<usize>, ResidualSink);
 type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 
 /// One instruction set's kernels. Each pointer's contract is that of the generic kernel it names;
@@ -43,11 +45,15 @@ pub(crate) struct Kernels {
     /// The largest outputs of a product, where there is a kernel for it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) find_tops: Option<FindTops>,
+    /// A product that is added to a residual stream in tiles, where there is a kernel for it.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) add_to_residual: Option<AddToResidual>,
     pub(crate) attend: PerDtype<Attend>,
     /// Queries of an attention task at most.
     pub(crate) queries: usize,
     pub(crate) store_kv: PerDtype<StoreKv>,
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
+    pub(crate) norm_later: unsafe fn(*const f32, *const f32, f32, usize, *mut f32) -> f32,
     pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, Range<usize>),
     pub(crate) gated: unsafe fn(*mut f32, *const f32, usize, bool),
     pub(crate) rope: unsafe fn(*mut f32, *const f32, *const f32, usize),
@@ -79,7 +85,7 @@ impl Kernels {
 macro_rules! entries {
     (
         $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident), $put:expr,
-        ($gated:expr, $tops:expr) $(, $features:literal)?
+        ($gated:expr, $tops:expr, $residual:expr) $(, $features:literal)?
     ) => {
         #[allow(
             clippy::missing_safety_doc,
@@ -97,6 +103,8 @@ macro_rules! entries {
                 gated_matmul: $gated,
                 #[cfg(target_arch = "x86_64")]
                 find_tops: $tops,
+                #[cfg(target_arch = "x86_64")]
+                add_to_residual: $residual,
                 attend: PerDtype {
                     f16: attend::<F16>,
                     bf16: attend::<Bf16>,
@@ -109,6 +117,7 @@ macro_rules! entries {
                     int8: store_kv::<Int8>,
                 },
                 rms_norm,
+                norm_later,
                 put_acts,
                 gated,
                 rope,
@@ -163,6 +172,17 @@ macro_rules! entries {
             $(#[target_feature(enable = $features)])?
             unsafe fn rms_norm(x: *const f32, w: *const f32, eps: f32, n: usize, out: *mut f32) {
                 unsafe { rows::rms_norm::<V>(x, w, eps, n, out) }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn norm_later(
+                x: *const f32,
+                w: *const f32,
+                eps: f32,
+                n: usize,
+                out: *mut f32,
+            ) -> f32 {
+                unsafe { rows::norm_later::<V>(x, w, eps, n, out) }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -223,7 +243,7 @@ entries!(
     (crate::lanes::scalar::ScalarLanes, NoTiles),
     (matmul, matmul_int),
     rows::put_acts::<V>,
-    (None, None)
+    (None, None, None)
 );
 #[cfg(target_arch = "x86_64")]
 entries!(
@@ -231,7 +251,7 @@ entries!(
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
     (matmul, matmul_int),
     rows::put_acts::<V>,
-    (None, None),
+    (None, None, None),
     "avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -240,7 +260,7 @@ entries!(
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
     (matmul, matmul_int),
     rows::put_acts::<V>,
-    (None, None),
+    (None, None, None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -249,7 +269,7 @@ entries!(
     (crate::lanes::avx512::Avx512Lanes, AmxTiles),
     (matmul_amx, matmul_int_amx),
     put_tiles_and_bytes,
-    (Some(gated_on_tiles), Some(tops_on_tiles)),
+    (Some(gated_on_tiles), Some(tops_on_tiles), Some(residual_on_tiles)),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
 );
 
@@ -280,6 +300,21 @@ unsafe fn tops_on_tiles(
 ) {
     // SAFETY: forwarded contract.
     unsafe { matmul_amx::find_tops(w, panels, acts, rows, to) }
+}
+
+/// # Safety
+/// As [`matmul_amx::add_to_residual`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
+unsafe fn residual_on_tiles(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: ResidualSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_amx::add_to_residual(w, panels, acts, rows, to) }
 }
 
 /// # Safety

@@ -10,6 +10,8 @@ use paceline_cpu::{ActDtype, ActForms, Acts, Cpu, Isa, PackError, PackedMatrix, 
 
 #[path = "kernels/attention.rs"]
 mod attention;
+#[path = "kernels/residual.rs"]
+mod residual;
 
 /// Every instruction set here, with several thread counts.
 fn machines() -> Vec<Cpu> {

@@ -7,7 +7,7 @@
 //! even = fma(w[2i], x[2i], even),  odd = fma(w[2i+1], x[2i+1], odd)     i = 0..16
 //! ```
 //! That is what a matrix tile computes in one instruction ([`super::matmul_amx`]); here it is
-//! spelled out in lanes.
+//! spelled out in lanes. The last sum is multiplied with the row's factor (see [`crate::acts`]).
 //!
 //! One chain per output, in a lane of its own: it does not know how many rows ride along, which
 //! thread computes it or how wide the registers are. That is where batch invariance comes from.
@@ -140,7 +140,7 @@ unsafe fn one_row<V: Lanes, F: Format>(
             }
             sum = sum.add(even.add(odd));
         }
-        put::<V>(w, panel, sum, row, out);
+        put::<V>(w, panel, acts.scaled(sum, row), row, out);
     }
 }
 
@@ -188,7 +188,7 @@ unsafe fn some_rows<V: Lanes, F: Format>(
             }
         }
         for (row, sum) in rows.zip(&sums) {
-            put::<V>(w, panel, V::load(sum.as_ptr()), row, out);
+            put::<V>(w, panel, acts.scaled(V::load(sum.as_ptr()), row), row, out);
         }
     }
 }

@@ -79,6 +79,7 @@ unsafe fn tile<V: Lanes, const R: usize, const P: usize>(
             for (p, sum) in sums.into_iter().enumerate() {
                 let first = (panel + p) * WIDTH;
                 let n_outputs = WIDTH.min(w.n_rows - first);
+                let sum = acts.scaled(sum, row + r);
                 finish::<V>(sum, out, (row + r) * out.stride + first, n_outputs);
             }
         }

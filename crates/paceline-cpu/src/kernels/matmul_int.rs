@@ -100,7 +100,8 @@ unsafe fn some_rows<V: Lanes, F: Format, const R: usize>(
         }
         let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
         unroll_rows!(R, r, {
-            finish(sums[r], out, (row + r) * out.stride + panel * WIDTH, n_outputs);
+            let sum = acts.scaled(sums[r], row + r);
+            finish(sum, out, (row + r) * out.stride + panel * WIDTH, n_outputs);
         });
     }
 }

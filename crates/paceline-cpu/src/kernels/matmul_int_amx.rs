@@ -99,7 +99,8 @@ unsafe fn few_rows<F: Format, const R: usize>(
         }
         let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
         unroll_rows!(R, r, {
-            finish(sums[r], out, (row + r) * out.stride + panel * WIDTH, n_outputs);
+            let sum = acts.scaled(sums[r], row + r);
+            finish(sum, out, (row + r) * out.stride + panel * WIDTH, n_outputs);
         });
     }
 }
@@ -221,6 +222,7 @@ unsafe fn on_tiles<F: Format, const N: usize>(
             let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
             for (i, row) in rows.clone().enumerate() {
                 let sum = Avx512Lanes::load((&raw const (*scratch).sums[i]).cast());
+                let sum = acts.scaled(sum, row);
                 finish(sum, out, row * out.stride + panel * WIDTH, n_outputs);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::acts::{ACT_BLOCK, ActViewMut};
+use crate::acts::{ACT_BLOCK, ActViewMut, inverse_root};
 use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
 use crate::math::{gate_of, run_len, tanh};
 
@@ -34,6 +34,33 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(
             store_first(v.mul(w), out.add(i), count);
         }
     }
+}
+
+/// `out = x * weight`; returns one by the root mean square of `x`, which is left to be multiplied
+/// with. Squares are added up by panels of sixteen columns, as they come from products
+/// ([`crate::kernels::matmul_amx`]).
+///
+/// # Safety
+/// As [`Lanes`]; all three hold `n` elements.
+#[inline(always)]
+pub(crate) unsafe fn norm_later<V: Lanes>(
+    x: *const f32,
+    weight: *const f32,
+    eps: f32,
+    n: usize,
+    out: *mut f32,
+) -> f32 {
+    let mut sum = 0.0;
+    for i in (0..n).step_by(WIDTH) {
+        let count = run_len(i, n);
+        // SAFETY: runs stay below `n`.
+        unsafe {
+            let v = load_first::<V>(x.add(i), count, 0.0);
+            sum += sum_lanes(v.mul(v));
+            store_first(v.mul(load_first(weight.add(i), count, 0.0)), out.add(i), count);
+        }
+    }
+    inverse_root(sum, n, eps)
 }
 
 /// Fills in `rows` of `acts` from rows at `x` (which may be those rows themselves), in the forms

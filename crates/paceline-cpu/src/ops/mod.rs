@@ -7,12 +7,14 @@ mod attention;
 mod expected;
 mod kv_layer;
 mod matmul;
+mod residual;
 mod rows;
 mod tops;
 
 pub use attention::{Attention, AttentionSeq, LateRows, RopeStore};
 pub use kv_layer::KvLayer;
 pub use matmul::{GatedJob, MatmulJob};
+pub use residual::{NextNorm, Residual};
 pub use rows::Gate;
 pub use tops::Top;
 

@@ -11,7 +11,8 @@ pub enum Gate {
 }
 
 impl Cpu {
-    /// `acts = rms_norm(x) * weight`, row by row, in the forms `acts` was shaped for.
+    /// `acts = rms_norm(x) * weight`, row by row, in the forms `acts` was shaped for. What a row is
+    /// divided by is left to the end of the products that follow.
     pub fn norm_acts(&mut self, x: &[f32], weight: &[f32], eps: f32, acts: &mut Acts) {
         let n = acts.n_cols();
         let n_rows = x.len() / n;
@@ -28,7 +29,9 @@ impl Cpu {
                     let exact = view.exact.add(place * n);
                     for (i, row) in rows.clone().enumerate() {
                         let x = x.as_ptr().add(row * n);
-                        (kernels.rms_norm)(x, weight.as_ptr(), eps, n, exact.add(i * n));
+                        let factor =
+                            (kernels.norm_later)(x, weight.as_ptr(), eps, n, exact.add(i * n));
+                        *view.factors.add(row) = factor;
                     }
                     (kernels.put_acts)(exact, view, rows);
                 }

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use paceline_cpu::PackedMatrix;
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, GatedJob, LateRows, MatmulJob, RopeStore};
+use paceline_cpu::ops::{
+    Attention, AttentionSeq, Gate, GatedJob, LateRows, MatmulJob, NextNorm, RopeStore,
+};
 use paceline_cpu::quant::dequantize_row;
 use paceline_engine::backend::Sampled;
 use paceline_engine::batch::{Batch, SampleRow, SampleTask};
@@ -18,7 +20,7 @@ impl Team {
     pub(super) fn embed(&mut self, batch: &Batch) {
         let (table, spec) = (self.weights.embedding(), self.weights.spec());
         let row_bytes = table.data.len() / table.rows;
-        let x = &mut self.buffers.x[..batch.n_rows() * spec.d_model];
+        let x = self.buffers.residual.begin(batch.n_rows());
         self.cpu.for_each_row(x, spec.d_model, |row, out| {
             let at = batch.tokens[row] as usize * row_bytes;
             dequantize_row(table.ty, &table.data[at..at + row_bytes], out);
@@ -53,20 +55,29 @@ impl Team {
         self.cpu.find_late_rows(&buffers.seqs, n_heads, &mut buffers.is_late);
     }
 
+    /// The first norm, and the residual stream as the layers will add to it.
+    pub(super) fn begin_layers(&mut self, n_rows: usize) {
+        let (spec, weights) = (self.weights.spec(), &self.weights.layers[0]);
+        let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
+        buffers.normed.shape(n_rows, spec.d_model, forms_of(&weights.qkv));
+        let x = buffers.residual.rows_mut();
+        cpu.norm_acts(x, &weights.attn_norm, spec.norm_eps, &mut buffers.normed);
+        if self.keeps_tiles {
+            cpu.keep_in_tiles(&mut buffers.residual);
+        }
+    }
+
     pub(super) fn attention_layer(&mut self, layer: usize, batch: &Batch) {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers, kv) = (&mut self.cpu, &mut self.buffers, &mut self.kv[layer]);
         let n_rows = batch.n_rows();
-        let x = &mut buffers.x[..n_rows * spec.d_model];
         let (q_width, kv_width) = (spec.q_dim(), spec.kv_dim());
         let [q, k, v] = &mut buffers.qkv;
         let (q, k, v) =
             (&mut q[..n_rows * q_width], &mut k[..n_rows * kv_width], &mut v[..n_rows * kv_width]);
 
-        buffers.acts.shape(n_rows, spec.d_model, forms_of(&weights.qkv));
-        cpu.norm_acts(x, &weights.attn_norm, spec.norm_eps, &mut buffers.acts);
         let [wq, wk, wv] = &weights.qkv;
-        cpu.matmul(&buffers.acts, [into(wq, q), into(wk, k), into(wv, v)]);
+        cpu.matmul(&buffers.normed, [into(wq, q), into(wk, k), into(wv, v)]);
 
         let window = spec.windows[layer];
         let is_local = window.is_some() && spec.rope.local_inv_freq.is_some();
@@ -109,9 +120,6 @@ impl Team {
     pub(super) fn feed_forward(&mut self, layer: usize, n_rows: usize) {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
-        let x = &buffers.x[..n_rows * spec.d_model];
-        buffers.acts.shape(n_rows, spec.d_model, forms_of([&weights.gate, &weights.up]));
-        cpu.norm_acts(x, &weights.ffn_norm, spec.norm_eps, &mut buffers.acts);
         let kind = match spec.activation {
             Activation::Silu => Gate::Silu,
             Activation::GeluTanh => Gate::GeluTanh,
@@ -124,42 +132,54 @@ impl Team {
             out: &mut buffers.gated,
         };
         cpu.expect_matmul([&weights.down]);
-        cpu.gated_matmul(&buffers.acts, job);
+        cpu.gated_matmul(&buffers.normed, job);
         self.add_sublayer(n_rows, layer, Sublayer::FeedForward);
     }
 
     /// Multiplies the sublayer's last weight with its activations and adds the result to the
-    /// residual stream, through a norm where the model has one there.
+    /// residual stream, through a norm where the model has one there; then applies the norm of the
+    /// sublayer that follows.
     fn add_sublayer(&mut self, n_rows: usize, layer: usize, sublayer: Sublayer) {
         let (spec, weights) = (self.weights.spec(), &self.weights.layers[layer]);
         let (cpu, buffers) = (&mut self.cpu, &mut self.buffers);
-        let (acts, weight, bias, norm) = match sublayer {
+        let after = self.weights.layers.get(layer + 1);
+        let (acts, weight, bias, norm, next) = match sublayer {
             Sublayer::Attention => {
                 cpu.expect_gated_matmul([&weights.gate, &weights.up]);
-                (&buffers.acts, &weights.o, &weights.o_bias[..], &weights.post_attn_norm)
+                let next = (&weights.ffn_norm, forms_of([&weights.gate, &weights.up]));
+                let norm = &weights.post_attn_norm;
+                (&buffers.acts, &weights.o, &weights.o_bias[..], norm, Some(next))
             }
             Sublayer::FeedForward => {
-                match self.weights.layers.get(layer + 1) {
+                match after {
                     Some(next) => cpu.expect_matmul(next.qkv.each_ref()),
                     None => cpu.expect_matmul([&self.weights.head]),
                 }
-                (&buffers.gated, &weights.down, &[][..], &weights.post_ffn_norm)
+                let next = after.map(|next| (&next.attn_norm, forms_of(&next.qkv)));
+                (&buffers.gated, &weights.down, &[][..], &weights.post_ffn_norm, next)
             }
         };
-        let n = n_rows * spec.d_model;
-        let (x, y) = (&mut buffers.x[..n], &mut buffers.y[..n]);
+        let next = next.map(|(weight, forms)| {
+            buffers.normed.shape(n_rows, spec.d_model, forms);
+            NextNorm { weight, eps: spec.norm_eps, out: &mut buffers.normed }
+        });
+        if bias.is_empty() && norm.is_empty() {
+            return cpu.add_to_residual(acts, weight, &mut buffers.residual, next);
+        }
+        let (x, y) = (buffers.residual.rows_mut(), &mut buffers.y[..n_rows * spec.d_model]);
         if norm.is_empty() {
             cpu.matmul(acts, [MatmulJob { weight, out: x, add: true }]);
+            cpu.add_bias(x, bias);
+        } else {
+            cpu.matmul(acts, [into(weight, y)]);
             if !bias.is_empty() {
-                cpu.add_bias(x, bias);
+                cpu.add_bias(y, bias);
             }
-            return;
+            cpu.add_normed(x, y, norm, spec.norm_eps);
         }
-        cpu.matmul(acts, [into(weight, y)]);
-        if !bias.is_empty() {
-            cpu.add_bias(y, bias);
+        if let Some(next) = next {
+            cpu.norm_acts(x, next.weight, next.eps, next.out);
         }
-        cpu.add_normed(x, y, norm, spec.norm_eps);
     }
 
     /// What is read off the rows: tokens off their logits, or their hidden states.
@@ -233,11 +253,10 @@ impl Team {
     /// Copies the residual stream of the sampled rows side by side; returns how many values.
     fn gather_hidden(&mut self, batch: &Batch, range: Range<usize>) -> usize {
         let (d, buffers) = (self.weights.spec().d_model, &mut self.buffers);
-        for (i, sample) in batch.samples[range.clone()].iter().enumerate() {
-            let at = sample.row as usize * d;
-            buffers.hidden[i * d..(i + 1) * d].copy_from_slice(&buffers.x[at..at + d]);
-        }
-        range.len() * d
+        let (n, samples) = (range.len() * d, &batch.samples[range]);
+        let (hidden, residual) = (&mut buffers.hidden[..n], &buffers.residual);
+        self.cpu.for_each_row(hidden, d, |i, row| residual.copy_row(samples[i].row as usize, row));
+        n
     }
 
     /// Makes what the head sees of samples `range` of the batch.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use paceline_cpu::ops::{AttentionSeq, KvLayer, Top};
-use paceline_cpu::{Acts, Aligned, Cpu, KV_BLOCK};
+use paceline_cpu::ops::{AttentionSeq, KvLayer, Residual, Top};
+use paceline_cpu::{ActForms, Acts, Aligned, Cpu, KV_BLOCK};
 use paceline_engine::backend::Sampled;
 use paceline_engine::batch::Batch;
 use paceline_engine::sampler::{RowOps, Sampler};
 
 use crate::error::ModelError;
 use crate::spec::ModelSpec;
-use crate::weights::Weights;
+use crate::weights::{LayerWeights, Weights, forms_of};
 
 /// Logit rows computed before they are sampled: bounds the memory logits take.
 pub(super) const LOGIT_ROWS: usize = 64;
@@ -22,6 +22,8 @@ pub(super) struct Team {
     pub(super) cpu: Cpu,
     pub(super) row_ops: RowOps,
     pub(super) kv: Vec<KvLayer>,
+    /// The residual stream of steps with rows enough is kept in tiles.
+    pub(super) keeps_tiles: bool,
     pub(super) buffers: Buffers,
     pub(super) samplers: Vec<Sampler>,
     pub(super) tops: [Top; LOGIT_ROWS],
@@ -32,8 +34,7 @@ pub(super) struct Team {
 /// The step's working memory, for `max_rows` rows.
 #[derive(Debug)]
 pub(super) struct Buffers {
-    /// The residual stream, `[rows][d_model]`.
-    pub(super) x: Aligned<f32>,
+    pub(super) residual: Residual,
     /// What a sublayer adds to it, where a norm comes in between.
     pub(super) y: Aligned<f32>,
     pub(super) qkv: [Aligned<f32>; 3],
@@ -41,6 +42,8 @@ pub(super) struct Buffers {
     pub(super) gate: Aligned<f32>,
     pub(super) up: Aligned<f32>,
     pub(super) acts: Acts,
+    /// The residual stream after a sublayer's norm.
+    pub(super) normed: Acts,
     /// What the feed-forward's last weight meets.
     pub(super) gated: Acts,
     /// Cosines and sines of each row's position; the second pair for sliding layers that differ.
@@ -78,6 +81,7 @@ impl Team {
         };
         let n_blocks = kv.first().map_or(0, KvLayer::n_slots) / KV_BLOCK;
         Ok(Team {
+            keeps_tiles: keeps_tiles(&weights, &cpu),
             samplers: (0..cpu.n_threads()).map(|_| Sampler::new(spec.n_vocab)).collect(),
             buffers: Buffers::new(spec, max_rows, n_blocks),
             tops: [Top::default(); LOGIT_ROWS],
@@ -98,11 +102,28 @@ impl Team {
     pub(super) fn run_layers(&mut self, batch: &Batch) {
         self.embed(batch);
         self.place(batch);
+        self.begin_layers(batch.n_rows());
         for layer in 0..self.weights.layers.len() {
             self.attention_layer(layer, batch);
             self.feed_forward(layer, batch.n_rows());
         }
     }
+}
+
+/// Whether every sublayer can add to a residual stream in tiles.
+fn keeps_tiles(weights: &Weights, cpu: &Cpu) -> bool {
+    let layers = &weights.layers;
+    let next = layers.iter().skip(1).map(|layer| forms_of(&layer.qkv));
+    let plain = |layer: &LayerWeights| {
+        layer.o_bias.is_empty() && layer.post_attn_norm.is_empty() && layer.post_ffn_norm.is_empty()
+    };
+    layers.iter().zip(next.chain([ActForms { tiles: true, ..ActForms::default() }])).all(
+        |(layer, next)| {
+            plain(layer)
+                && cpu.adds_to_tiles(&layer.o, forms_of([&layer.gate, &layer.up]))
+                && cpu.adds_to_tiles(&layer.down, next)
+        },
+    )
 }
 
 impl Buffers {
@@ -114,13 +135,14 @@ impl Buffers {
             Angles { cos: vec![0.0; n], sin: vec![0.0; n] }
         };
         Buffers {
-            x: zeros(spec.d_model),
+            residual: Residual::new(max_rows, spec.d_model),
             y: zeros(spec.d_model),
             qkv: [zeros(spec.q_dim()), zeros(spec.kv_dim()), zeros(spec.kv_dim())],
             attended: zeros(spec.q_dim()),
             gate: zeros(spec.d_ff),
             up: zeros(spec.d_ff),
             acts: Acts::new(max_rows.max(LOGIT_ROWS), widest),
+            normed: Acts::new(max_rows, spec.d_model),
             gated: Acts::new(max_rows, spec.d_ff),
             angles: [angles(), angles()],
             seqs: Vec::with_capacity(max_rows),

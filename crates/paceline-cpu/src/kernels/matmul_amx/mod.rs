@@ -13,12 +13,14 @@
 mod narrow;
 mod pairs;
 mod put;
+mod residual;
 mod unpack;
 mod wide;
 
 use std::ops::Range;
 
 pub(crate) use put::{GateSink, TileTops, TopSink, put_tiles};
+pub(crate) use residual::{NextNorm, ResidualSink};
 
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{self, TileShapes};
@@ -34,14 +36,15 @@ enum Sink {
     Rows(Output),
     Gate(GateSink),
     Tops(TopSink),
+    Residual(ResidualSink),
 }
 
 impl Sink {
     /// Panels by which a pair of them goes on: a gate's are of two weights.
     fn pair_step(self) -> usize {
         match self {
-            Sink::Rows(_) | Sink::Tops(_) => 2,
             Sink::Gate(_) => 1,
+            _ => 2,
         }
     }
 
@@ -54,8 +57,8 @@ impl Sink {
         // SAFETY: forwarded contract.
         unsafe {
             match self {
-                Sink::Rows(_) | Sink::Tops(_) => weights[0].panel(panel + nth),
                 Sink::Gate(_) => weights[nth].panel(panel),
+                _ => weights[0].panel(panel + nth),
             }
         }
     }
@@ -130,9 +133,29 @@ pub(crate) unsafe fn find_tops(
     }
 }
 
+/// Adds outputs `panels` of `rows` to the residual stream.
+///
+/// # Safety
+/// As [`matmul`], for tiles of activations that are whole, a whole number of panels, and a residual
+/// stream with those rows and outputs; the activations of the norm that follows are in tiles.
+#[inline(always)]
+pub(crate) unsafe fn add_to_residual(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: ResidualSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let sink = Sink::Residual(to);
+        with_format!(w.layout, all_panels::<Avx512Lanes>([w, w], panels, acts, rows, sink))
+    }
+}
+
 /// # Safety
 /// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate, [`find_tops`]
-/// for tops.
+/// for tops, [`add_to_residual`] for the residual stream.
 #[inline(always)]
 unsafe fn all_panels<V: Lanes, F: Format>(
     weights: [CodedView; 2],

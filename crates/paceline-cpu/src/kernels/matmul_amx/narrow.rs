@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{self, Lines, Sums};
+use super::put::{self, Lines, Product, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{STRIP, SUMS, Sink, TILE};
 use crate::acts::{ACT_BLOCK, ActView, TILE_ROWS};
@@ -72,13 +72,13 @@ pub(super) unsafe fn all_panels<F: Format>(
         // SAFETY: panels, blocks and rows stay within what the caller vouches for.
         unsafe {
             strips[0].multiply::<F>(weights[0], panel, rows.len(), heads);
+            let product = Product::new(weights[0], panel, acts, rows.clone());
             match sink {
-                Sink::Rows(out) => put::rows(sums[0], weights[0], panel, rows.clone(), out),
-                Sink::Tops(to) => put::tops(sums[0], weights[0], panel, rows.clone(), to),
                 Sink::Gate(to) => {
                     strips[1].multiply::<F>(weights[1], panel, rows.len(), heads);
-                    put::gated(sums, panel, rows.clone(), to);
+                    put::gated(sums, &product, to);
                 }
+                _ => product.put(sums[0], sink),
             }
         }
     }

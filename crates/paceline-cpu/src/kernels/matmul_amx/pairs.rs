@@ -9,7 +9,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{self, Lines, Sums};
+use super::put::{self, Lines, Product, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{SUMS, Sink, TILE};
 use crate::acts::{ActView, TILE_ROWS};
@@ -67,17 +67,12 @@ pub(super) unsafe fn all_panels<F: Format>(
                 Unpacker::new(sink.panel_of_pair(weights, panel, 1), n_blocks, second),
             ];
             pair.multiply::<F>(&mut from, sums);
+            let product = |nth| Product::new(weights[0], panel + nth, acts, rows.clone());
             match sink {
-                Sink::Rows(out) => {
-                    put::rows(Sums::whole(sums[0]), weights[0], panel, rows.clone(), out);
-                    put::rows(Sums::whole(sums[1]), weights[0], panel + 1, rows.clone(), out);
-                }
-                Sink::Gate(to) => {
-                    put::gated(sums.map(Sums::whole), panel, rows.clone(), to);
-                }
-                Sink::Tops(to) => {
-                    put::tops(Sums::whole(sums[0]), weights[0], panel, rows.clone(), to);
-                    put::tops(Sums::whole(sums[1]), weights[0], panel + 1, rows.clone(), to);
+                Sink::Gate(to) => put::gated(sums.map(Sums::whole), &product(0), to),
+                _ => {
+                    product(0).put(Sums::whole(sums[0]), sink);
+                    product(1).put(Sums::whole(sums[1]), sink);
                 }
             }
         }

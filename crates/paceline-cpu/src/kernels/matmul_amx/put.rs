@@ -6,8 +6,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::residual::{ResidualSink, residual};
 use super::{SUMS, Sink};
-use crate::acts::{ACT_BLOCK, ActViewMut, TILE_ROWS};
+use crate::acts::{ACT_BLOCK, ActView, ActViewMut, TILE_ROWS};
 use crate::aligned::LINE;
 use crate::kernels::matmul::{Output, finish};
 use crate::kernels::rows::put_acts;
@@ -66,18 +67,76 @@ impl Sums {
         Sums { at, step: WIDTH }
     }
 
-    fn tile(self, tile: usize) -> Sums {
+    pub(super) fn tile(self, tile: usize) -> Sums {
         Sums { at: self.at.wrapping_add(tile * SUMS), ..self }
     }
 }
 
-/// Writes a panel's outputs of `rows`.
+/// What a panel's sums are of. Small, and no references: what is pointed to is read again after
+/// every tile instruction.
+#[derive(Clone)]
+pub(super) struct Product {
+    pub(super) panel: usize,
+    /// Outputs of the panel.
+    n_outputs: usize,
+    pub(super) rows: Range<usize>,
+    /// What each row's sums are multiplied with, from row 0 on.
+    factors: *const f32,
+}
+
+impl Product {
+    #[inline(always)]
+    pub(super) fn new(w: CodedView, panel: usize, acts: ActView, rows: Range<usize>) -> Product {
+        let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
+        Product { panel, n_outputs, rows, factors: acts.factors }
+    }
+
+    /// Takes the sums where the sink says, which is no gate.
+    ///
+    /// # Safety
+    /// `sums` holds the rows' tiles; the sink has room for what they become; the machine has
+    /// AVX-512.
+    #[inline(always)]
+    pub(super) unsafe fn put(&self, sums: Sums, sink: Sink) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match sink {
+                Sink::Rows(out) => rows(sums, self, out),
+                Sink::Tops(to) => tops(sums, self, to),
+                Sink::Residual(to) => residual(sums, self, to),
+                Sink::Gate(_) => unreachable!("a gate has two products"),
+            }
+        }
+    }
+
+    /// The factors of the sixteen rows from `first` on.
+    ///
+    /// # Safety
+    /// They lie within the activations' room; the machine has AVX-512.
+    #[inline(always)]
+    pub(super) unsafe fn factors_from(&self, first: usize) -> __m512 {
+        // SAFETY: forwarded contract.
+        unsafe { _mm512_load_ps(self.factors.add(first)) }
+    }
+
+    /// A row's factor, sixteen times.
+    ///
+    /// # Safety
+    /// As [`factors_from`](Self::factors_from).
+    #[inline(always)]
+    unsafe fn factor(&self, row: usize) -> __m512 {
+        // SAFETY: forwarded contract.
+        unsafe { _mm512_set1_ps(*self.factors.add(row)) }
+    }
+}
+
+/// Writes a panel's outputs.
 ///
 /// # Safety
-/// `sums` holds the rows' tiles; `out` has room for the rows; the machine has AVX-512.
+/// As [`Product::put`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn rows(sums: Sums, w: CodedView, panel: usize, rows: Range<usize>, out: Output) {
-    let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
+unsafe fn rows(sums: Sums, product: &Product, out: Output) {
+    let Product { panel, n_outputs, ref rows, factors } = *product;
     for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
         let count = TILE_ROWS.min(rows.end - first);
         // SAFETY: the caller vouches for the sums and the output's rows.
@@ -85,15 +144,16 @@ pub(super) unsafe fn rows(sums: Sums, w: CodedView, panel: usize, rows: Range<us
             let sums = sums.tile(tile);
             let at = first * out.stride + panel * WIDTH;
             if count == TILE_ROWS && n_outputs == WIDTH {
-                put_tile_of_rows(sums.at, out.data.add(at), out);
+                put_tile_of_rows(sums.at, factors.add(first), out.data.add(at), out);
             } else if count < FEW {
                 for row in 0..count {
-                    let sum = Avx512Lanes(column(sums, row));
-                    finish(sum, out, at + row * out.stride, n_outputs);
+                    let sum = _mm512_mul_ps(column(sums, row), product.factor(first + row));
+                    finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
                 }
             } else {
                 let columns = transposed(sums.at);
                 for (row, sum) in columns.into_iter().enumerate().take(count) {
+                    let sum = _mm512_mul_ps(sum, product.factor(first + row));
                     finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
                 }
             }
@@ -105,20 +165,21 @@ pub(super) unsafe fn rows(sums: Sums, w: CodedView, panel: usize, rows: Range<us
 /// so that all sixteen rows of a tile are compared at once.
 ///
 /// # Safety
-/// `sums` holds the rows' whole tiles; the sink has those tiles; the machine has AVX-512.
+/// As [`Product::put`], for whole tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn tops(sums: Sums, w: CodedView, panel: usize, rows: Range<usize>, to: TopSink) {
-    let first_output = panel * WIDTH;
-    let n_outputs = WIDTH.min(w.n_rows - first_output);
-    for (tile, first) in rows.step_by(TILE_ROWS).enumerate() {
+unsafe fn tops(sums: Sums, product: &Product, to: TopSink) {
+    let first_output = product.panel * WIDTH;
+    let n_outputs = product.n_outputs;
+    for (tile, first) in product.rows.clone().step_by(TILE_ROWS).enumerate() {
         // SAFETY: the caller vouches for the sums and the sink.
         unsafe {
             let (sums, to) = (sums.tile(tile).at, to.tops.add(first / TILE_ROWS));
+            let factors = product.factors_from(first);
             let mut values = _mm512_load_ps((*to).values.as_ptr());
             let mut places = _mm512_load_si512((*to).places.as_ptr().cast());
             let mut nothing = _mm512_load_ps((*to).nothing.as_ptr());
             for output in 0..n_outputs {
-                let sum = _mm512_load_ps(sums.add(output * WIDTH));
+                let sum = _mm512_mul_ps(_mm512_load_ps(sums.add(output * WIDTH)), factors);
                 let is_larger = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(sum, values);
                 let place = _mm512_set1_epi32((first_output + output) as i32);
                 values = _mm512_mask_mov_ps(values, is_larger, sum);
@@ -137,19 +198,21 @@ pub(super) unsafe fn tops(sums: Sums, w: CodedView, panel: usize, rows: Range<us
 /// Writes sixteen outputs of sixteen rows.
 ///
 /// # Safety
-/// As [`rows`]; `to` is where the first row's outputs go.
+/// As [`rows`]; `factors` are the rows', `to` is where the first row's outputs go.
 #[inline(always)]
-unsafe fn put_tile_of_rows(sums: *const f32, to: *mut f32, out: Output) {
+unsafe fn put_tile_of_rows(sums: *const f32, factors: *const f32, to: *mut f32, out: Output) {
     // SAFETY: forwarded contract.
     unsafe {
         let columns = transposed(sums);
         if out.add {
             for (row, sum) in columns.into_iter().enumerate() {
                 let to = to.add(row * out.stride);
+                let sum = _mm512_mul_ps(sum, _mm512_set1_ps(*factors.add(row)));
                 _mm512_storeu_ps(to, _mm512_add_ps(sum, _mm512_loadu_ps(to)));
             }
         } else {
             for (row, sum) in columns.into_iter().enumerate() {
+                let sum = _mm512_mul_ps(sum, _mm512_set1_ps(*factors.add(row)));
                 _mm512_storeu_ps(to.add(row * out.stride), sum);
             }
         }
@@ -163,8 +226,8 @@ unsafe fn put_tile_of_rows(sums: *const f32, to: *mut f32, out: Output) {
 /// Both sums hold the rows' tiles; rows and `panel` lie within the sink's activations, which are in
 /// tiles; the machine has AVX-512.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn gated(sums: [Sums; 2], panel: usize, rows: Range<usize>, to: GateSink) {
-    let is_last = (panel + 1) * WIDTH >= to.acts.n_cols;
+pub(super) unsafe fn gated(sums: [Sums; 2], product: &Product, to: GateSink) {
+    let Product { panel, ref rows, .. } = *product;
     for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
         let count = TILE_ROWS.min(rows.end - first);
         // SAFETY: forwarded contract.
@@ -172,21 +235,31 @@ pub(super) unsafe fn gated(sums: [Sums; 2], panel: usize, rows: Range<usize>, to
             let brains = half_tile(to.acts, panel, first);
             let sums = sums.map(|sums| sums.tile(tile));
             if count < FEW {
-                gate_few(sums, count, to, brains);
+                gate_few(sums, (product, first..first + count), to, brains);
             } else {
-                gate_tile(sums.map(|sums| sums.at), to, brains);
+                let factors = product.factors_from(first);
+                gate_tile(sums.map(|sums| sums.at), factors, to, brains);
             }
-            if is_last && panel.is_multiple_of(2) {
-                // Columns are filled up with zeros to whole blocks.
-                let n = WIDTH * to.acts.tile_rows;
-                brains.add(n).write_bytes(0, n);
-            }
+            fill_up(to.acts, panel, brains);
         }
     }
 }
 
+/// Fills up columns with zeros to whole blocks, behind half a tile at `brains` that is the last.
+///
+/// # Safety
+/// It is half a tile of `acts`.
+#[inline(always)]
+pub(super) unsafe fn fill_up(acts: ActViewMut, panel: usize, brains: *mut u16) {
+    if (panel + 1) * WIDTH >= acts.n_cols && panel.is_multiple_of(2) {
+        let n = WIDTH * acts.tile_rows;
+        // SAFETY: the other half follows.
+        unsafe { brains.add(n).write_bytes(0, n) };
+    }
+}
+
 /// Where the activations of sixteen columns go, of the tile that has row `first`.
-fn half_tile(acts: ActViewMut, panel: usize, first: usize) -> *mut u16 {
+pub(super) fn half_tile(acts: ActViewMut, panel: usize, first: usize) -> *mut u16 {
     let tile = first / TILE_ROWS * acts.n_blocks * 2 + panel;
     acts.brains.wrapping_add(tile * WIDTH * acts.tile_rows)
 }
@@ -196,31 +269,50 @@ fn half_tile(acts: ActViewMut, panel: usize, first: usize) -> *mut u16 {
 /// # Safety
 /// As [`gated`], for one tile.
 #[inline(always)]
-unsafe fn gate_tile([gate, up]: [*mut f32; 2], to: GateSink, brains: *mut u16) {
+unsafe fn gate_tile([gate, up]: [*mut f32; 2], factors: __m512, to: GateSink, brains: *mut u16) {
     for pair in 0..WIDTH / 2 {
         // SAFETY: forwarded contract.
         unsafe {
-            let (even, odd) = (2 * pair * WIDTH, (2 * pair + 1) * WIDTH);
-            let (g, u) = (_mm512_load_ps(gate.add(even)), _mm512_load_ps(up.add(even)));
-            let even = activation(g, u, to.gelu);
-            let (g, u) = (_mm512_load_ps(gate.add(odd)), _mm512_load_ps(up.add(odd)));
-            let odd = activation(g, u, to.gelu);
-            let both = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
-            put_pair(both, brains, pair, to.acts.tile_rows);
+            let mut both = [_mm512_setzero_si512(); 2];
+            for (nth, brain) in both.iter_mut().enumerate() {
+                let at = (2 * pair + nth) * WIDTH;
+                let gate = _mm512_mul_ps(_mm512_load_ps(gate.add(at)), factors);
+                let up = _mm512_mul_ps(_mm512_load_ps(up.add(at)), factors);
+                *brain = activation(gate, up, to.gelu);
+            }
+            put_pair(interleaved(both), brains, pair, to.acts.tile_rows);
         }
     }
+}
+
+/// Two columns of sixteen rows, as floats that are bf16 values, side by side.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn interleaved([even, odd]: [__m512i; 2]) -> __m512i {
+    // SAFETY: forwarded contract.
+    unsafe { _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd) }
 }
 
 /// Row by row, sixteen columns at a time.
 ///
 /// # Safety
-/// As [`gated`], for `count` rows of one tile.
+/// As [`gated`], for some rows of one tile.
 #[inline(always)]
-unsafe fn gate_few([gate, up]: [Sums; 2], count: usize, to: GateSink, brains: *mut u16) {
-    for row in 0..count {
+unsafe fn gate_few(
+    sums: [Sums; 2],
+    (product, rows): (&Product, Range<usize>),
+    to: GateSink,
+    brains: *mut u16,
+) {
+    for row in 0..rows.len() {
         // SAFETY: forwarded contract.
         unsafe {
-            let columns = activation(column(gate, row), column(up, row), to.gelu);
+            let factor = product.factor(rows.start + row);
+            let gate = _mm512_mul_ps(column(sums[0], row), factor);
+            let up = _mm512_mul_ps(column(sums[1], row), factor);
+            let columns = activation(gate, up, to.gelu);
             let columns = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(columns));
             let mut pairs = [0u32; WIDTH / 2];
             _mm256_storeu_si256(pairs.as_mut_ptr().cast(), columns);
@@ -293,7 +385,7 @@ unsafe fn put_tile(x: *const f32, acts: ActViewMut, tile: usize, n_rows: usize, 
 /// # Safety
 /// `to` is a tile of activations; the machine has AVX-512.
 #[inline(always)]
-unsafe fn put_pair(rows: __m512i, to: *mut u16, nth: usize, tile_rows: usize) {
+pub(super) unsafe fn put_pair(rows: __m512i, to: *mut u16, nth: usize, tile_rows: usize) {
     // SAFETY: forwarded contract.
     unsafe {
         let to = to.add(nth * 2 * tile_rows).cast();
@@ -400,10 +492,23 @@ pub(super) struct Lines {
     at: *const u8,
     step: usize,
     tile_step: usize,
+    /// From a panel's to the next one's; 0: they have none of their own.
+    panel_step: usize,
     count: usize,
 }
 
 impl Lines {
+    /// A few lines that are always at hand.
+    const NONE: Lines =
+        Lines { at: std::ptr::null(), step: 0, tile_step: 0, panel_step: 0, count: 0 };
+
+    /// Half a tile of activations.
+    fn of_half_tile(acts: ActViewMut, panel: usize, row: usize) -> Lines {
+        let at = half_tile(acts, panel, row).cast_const().cast();
+        let tile_step = acts.n_blocks * TILE * size_of::<u16>();
+        Lines { at, step: LINE, tile_step, panel_step: 0, count: acts.tile_rows.div_ceil(2) }
+    }
+
     pub(super) fn of(sink: Sink, panel: usize, rows: Range<usize>) -> Lines {
         let row = rows.start;
         match sink {
@@ -412,16 +517,14 @@ impl Lines {
                 let step = out.stride * size_of::<f32>();
                 let tile_step = TILE_ROWS * step;
                 let count = TILE_ROWS.min(rows.len());
-                Lines { at: at.cast_const().cast(), step, tile_step, count }
+                Lines { at: at.cast_const().cast(), step, tile_step, panel_step: LINE, count }
             }
-            Sink::Gate(to) => {
-                let at = half_tile(to.acts, panel, row);
-                let tile_step = to.acts.n_blocks * TILE * size_of::<u16>();
-                let count = to.acts.tile_rows.div_ceil(2);
-                Lines { at: at.cast_const().cast(), step: LINE, tile_step, count }
+            Sink::Gate(to) => Lines::of_half_tile(to.acts, panel, row),
+            Sink::Residual(ResidualSink { next: Some(next), .. }) => {
+                let lines = Lines::of_half_tile(next.acts, panel, row);
+                Lines { panel_step: lines.count * LINE, ..lines }
             }
-            // A few lines that are always at hand.
-            Sink::Tops(_) => Lines { at: std::ptr::null(), step: 0, tile_step: 0, count: 0 },
+            Sink::Tops(_) | Sink::Residual(_) => Lines::NONE,
         }
     }
 
@@ -433,8 +536,8 @@ impl Lines {
             // SAFETY: a prefetch of any address does no harm.
             unsafe {
                 _mm_prefetch::<_MM_HINT_ET0>(at.cast());
-                if W > 1 && self.step > LINE {
-                    _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(LINE).cast());
+                if W > 1 && self.panel_step > 0 {
+                    _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(self.panel_step).cast());
                 }
             }
         }

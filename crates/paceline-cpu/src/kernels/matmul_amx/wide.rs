@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{Lines, Sums};
+use super::put::{Lines, Product, Sums};
 use super::unpack::{HEADS, Heads, Unpacker};
 use super::{SUMS, Sink, TILE, put};
 use crate::acts::{ActView, TILE_ROWS};
@@ -127,22 +127,17 @@ impl Job {
     unsafe fn put<const W: usize>(self, sums: *mut f32, rows: Range<usize>) {
         // SAFETY: forwarded contract.
         unsafe {
+            let (w, acts) = (self.weights[0], self.acts);
+            let product = |nth| Product::new(w, self.panel + nth, acts, rows.clone());
             match self.sink {
-                Sink::Rows(out) => {
-                    for nth in 0..W {
-                        let sums = Sums::whole(sums.add(nth * APART));
-                        put::rows(sums, self.weights[0], self.panel + nth, rows.clone(), out);
-                    }
-                }
-                Sink::Tops(to) => {
-                    for nth in 0..W {
-                        let sums = Sums::whole(sums.add(nth * APART));
-                        put::tops(sums, self.weights[0], self.panel + nth, rows.clone(), to);
-                    }
-                }
                 Sink::Gate(to) => {
                     let sums = [sums, sums.add(APART)].map(Sums::whole);
-                    put::gated(sums, self.panel, rows, to);
+                    put::gated(sums, &product(0), to);
+                }
+                _ => {
+                    for nth in 0..W {
+                        product(nth).put(Sums::whole(sums.add(nth * APART)), self.sink);
+                    }
                 }
             }
         }
