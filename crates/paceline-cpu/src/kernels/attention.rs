@@ -32,7 +32,9 @@ use crate::math::{exp, exp_weight};
 
 pub(super) use task::Span;
 use task::offset;
-pub(crate) use task::{AttentionArgs, AttentionScratch, AttentionTask, FETCHED, Fetch, QUERIES};
+pub(crate) use task::{
+    AttentionArgs, AttentionScratch, AttentionTask, FETCHED, Fetch, LateRope, QUERIES,
+};
 
 /// Pairs of dimensions that meet before their sum is added to a score.
 pub(super) const TILE_PAIRS: usize = 16;
@@ -130,7 +132,7 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
             }
             // The last block is the row's own, and has just been fetched.
             if task.stores && block + 1 == blocks.end {
-                args.store_row::<V, E>(task);
+                args.store_row::<V, E>(task, scratch);
             }
             let id = *tables.add(task.blocks + block) as usize;
             for head in 0..task.n_kv_heads {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::kernels::attention::{AttentionArgs, AttentionTask, QUERIES};
+use crate::kernels::attention::{AttentionArgs, AttentionTask, LateRope, QUERIES};
 use crate::kernels::kv::{FreshKv, KV_BLOCK};
 use crate::ops::{Cpu, KvLayer, Shared};
 
@@ -13,10 +13,7 @@ pub struct RopeStore<'a> {
     pub queries: &'a mut [f32],
     pub keys: &'a mut [f32],
     pub values: &'a mut [f32],
-    /// `[rows][rope_dim / 2]`.
-    pub cos: &'a [f32],
-    pub sin: &'a [f32],
-    pub rope_dim: usize,
+    pub rope: Rope<'a>,
     /// Added first, where a model has them (empty: none).
     pub biases: [&'a [f32]; 3],
     /// Per-head norms of queries and keys, where a model has them (empty: none).
@@ -29,14 +26,40 @@ pub struct RopeStore<'a> {
     pub is_late: &'a [bool],
 }
 
+/// The angles that queries and keys are turned by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rope<'a> {
+    /// `[rows][dim / 2]`.
+    pub cos: &'a [f32],
+    pub sin: &'a [f32],
+    /// Dimensions of a head that are turned; 0: none.
+    pub dim: usize,
+}
+
+impl RopeStore<'_> {
+    /// Whether late rows are left as they are, to be turned by attention: unless something comes
+    /// before that.
+    pub fn leaves_late_rows(&self) -> bool {
+        let mut before = self.biases.iter().chain(&self.head_norms);
+        before.all(|weights| weights.is_empty())
+    }
+
+    /// Whether there is nothing to do for a row.
+    fn leaves(&self, row: usize) -> bool {
+        self.is_late.get(row) == Some(&true) && self.leaves_late_rows()
+    }
+}
+
 /// Keys and values that attention stores itself: those of late rows. All empty: there are none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LateRows<'a> {
-    /// As they were given to [`Cpu::rope_store`].
+    /// As [`Cpu::rope_store`] has left them.
     pub keys: &'a [f32],
     pub values: &'a [f32],
     pub slots: &'a [u32],
     pub is_late: &'a [bool],
+    /// If it has left that to do ([`RopeStore::leaves_late_rows`]).
+    pub rope: Rope<'a>,
 }
 
 /// One sequence of the step.
@@ -88,28 +111,31 @@ impl Cpu {
     pub fn rope_store(&mut self, args: RopeStore<'_>, kv: &mut KvLayer) {
         let (n_rows, d) = (args.slots.len(), kv.head_dim);
         let (q_width, kv_width) = (args.queries.len() / n_rows, kv.n_kv_heads * d);
-        let half = args.rope_dim / 2;
+        let half = args.rope.dim / 2;
         assert!(args.queries.len() == n_rows * q_width && q_width.is_multiple_of(d));
         assert!(args.keys.len() == n_rows * kv_width && args.values.len() == n_rows * kv_width);
-        assert!(args.cos.len() >= n_rows * half && args.sin.len() >= n_rows * half);
-        assert!(args.rope_dim <= d);
+        assert!(args.rope.cos.len() >= n_rows * half && args.rope.sin.len() >= n_rows * half);
+        assert!(args.rope.dim <= d);
         let widths = [q_width, kv_width, kv_width];
         assert!(args.biases.iter().zip(widths).all(|(b, w)| b.is_empty() || b.len() == w));
         assert!(args.head_norms.iter().all(|w| w.is_empty() || w.len() == d));
         let n_slots = kv.n_slots();
         assert!(args.slots.iter().all(|&slot| (slot as usize) < n_slots), "slot outside the pool");
         assert!(args.is_late.is_empty() || args.is_late.len() == n_rows);
+        if (0..n_rows).all(|row| args.leaves(row)) {
+            return;
+        }
         let (kernels, store_kv) = (self.kernels, self.kernels.store_kv.of(kv.dtype));
         let rows = [Shared(args.queries.as_mut_ptr()), Shared(args.keys.as_mut_ptr())];
         let values = Shared(args.values.as_mut_ptr());
         let pools = (Shared(kv.keys), Shared(kv.values));
         self.split(n_rows, q_width + 2 * kv_width, &|_, range| {
-            for row in range {
+            for row in range.filter(|&row| !args.leaves(row)) {
                 // SAFETY: sizes checked above. Each row is written by one thread, and slots of a
                 // step are distinct, so pool writes are disjoint too.
                 unsafe {
-                    let (cos, sin) = (args.cos.as_ptr().add(row * half), args.sin.as_ptr());
-                    let sin = sin.add(row * half);
+                    let [cos, sin] =
+                        [args.rope.cos, args.rope.sin].map(|x| x.as_ptr().add(row * half));
                     let all = [rows[0], rows[1], values];
                     for ((bias, width), x) in args.biases.iter().zip(widths).zip(all) {
                         if !bias.is_empty() {
@@ -153,6 +179,9 @@ impl Cpu {
             assert!(late.is_late.len() == n_rows && late.slots.len() == n_rows);
             assert!(late.keys.len() == n_rows * kv_width && late.values.len() == n_rows * kv_width);
         }
+        let half = late.rope.dim / 2;
+        assert!(late.rope.cos.len() >= n_rows * half && late.rope.sin.len() >= n_rows * half);
+        assert!(late.rope.dim <= kv.head_dim);
         self.plan(&args, kv.n_kv_heads);
         let shared = AttentionArgs {
             queries: args.queries.as_ptr(),
@@ -162,6 +191,7 @@ impl Cpu {
             values: kv.values,
             fresh: [late.keys.as_ptr(), late.values.as_ptr()],
             slots: late.slots.as_ptr(),
+            late_rope: LateRope { cos: late.rope.cos.as_ptr(), sin: late.rope.sin.as_ptr(), half },
             n_heads: args.n_heads,
             n_kv_heads: kv.n_kv_heads,
             head_dim: kv.head_dim,

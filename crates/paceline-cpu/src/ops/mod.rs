@@ -11,7 +11,7 @@ mod residual;
 mod rows;
 mod tops;
 
-pub use attention::{Attention, AttentionSeq, LateRows, RopeStore};
+pub use attention::{Attention, AttentionSeq, LateRows, Rope, RopeStore};
 pub use kv_layer::KvLayer;
 pub use matmul::{GatedJob, MatmulJob};
 pub use residual::{NextNorm, Residual};

@@ -1,7 +1,7 @@
 //! Attention over pages of every element type, and writing to them.
 
 use half::f16;
-use paceline_cpu::ops::{Attention, AttentionSeq, KvLayer, LateRows, RopeStore};
+use paceline_cpu::ops::{Attention, AttentionSeq, KvLayer, LateRows, Rope, RopeStore};
 use paceline_cpu::quant::Rng;
 use paceline_cpu::{Cpu, Isa, KV_BLOCK, KvDtype};
 
@@ -133,7 +133,13 @@ impl Tokens {
                 scale: SCALE,
                 softcap: self.cap,
                 window: self.window,
-                late: LateRows { keys, values, slots: &step.slots, is_late: &is_late },
+                late: LateRows {
+                    keys,
+                    values,
+                    slots: &step.slots,
+                    is_late: &is_late,
+                    rope: Rope::default(),
+                },
             };
             cpu.attention(args, &mut kv);
             for (&row, y) in step.rows.iter().zip(fresh.chunks(n * dim)) {
@@ -197,9 +203,7 @@ fn store(
         queries,
         keys,
         values,
-        cos: &[],
-        sin: &[],
-        rope_dim: 0,
+        rope: Rope::default(),
         biases: [&[]; 3],
         head_norms: [&[]; 2],
         norm_eps: 1e-5,
@@ -325,6 +329,99 @@ fn check_attention(tokens: &Tokens) {
     }
 }
 
+/// Sequences of one row each, turned and stored before attention or by it.
+#[test]
+fn late_rows_are_turned_by_attention() {
+    let mut rng = Rng::new(17);
+    let (n_seqs, heads) = (40, Heads { n: 6, n_kv: 2, dim: 48 });
+    for (dtype, rope_dim, biased) in [
+        (KvDtype::Bf16, 48, false),
+        (KvDtype::F16, 20, false),
+        (KvDtype::Int8, 48, false),
+        (KvDtype::Bf16, 48, true),
+    ] {
+        let angles = normals(&mut rng, n_seqs * rope_dim / 2);
+        let [cos, sin] =
+            [f32::cos, f32::sin].map(|f| angles.iter().map(|&a| f(a)).collect::<Vec<_>>());
+        let rope = Rope { cos: &cos, sin: &sin, dim: rope_dim };
+        let rows =
+            [heads.n, heads.n_kv, heads.n_kv].map(|n| normals(&mut rng, n_seqs * n * heads.dim));
+        let bias = normals(&mut rng, heads.n * heads.dim);
+        let seqs: Vec<AttentionSeq> = (0..n_seqs)
+            .map(|row| AttentionSeq { first_row: row, n_rows: 1, first_block: row, n_blocks: 1 })
+            .collect();
+        let tables: Vec<u32> = (0..n_seqs as u32).collect();
+        // The first token of each is there already.
+        let firsts: Vec<u32> = tables.iter().map(|block| block * KV_BLOCK as u32).collect();
+        let slots: Vec<u32> = firsts.iter().map(|slot| slot + 1).collect();
+        let run = |cpu: &mut Cpu, by_attention: bool| {
+            let mut kv = KvLayer::new(dtype, n_seqs, heads.n_kv, heads.dim);
+            let [mut queries, mut values, mut keys] = rows.clone();
+            store(cpu, &mut kv, (&firsts, &[]), (&mut queries, &mut keys, &mut values));
+            let [mut queries, mut keys, mut values] = rows.clone();
+            let mut is_late = Vec::new();
+            if by_attention {
+                cpu.find_late_rows(&seqs, heads.n, &mut is_late);
+                assert!(is_late.iter().all(|&is_late| is_late));
+            }
+            let args = RopeStore {
+                queries: &mut queries,
+                keys: &mut keys,
+                values: &mut values,
+                rope,
+                biases: [if biased { &bias } else { &[] }, &[], &[]],
+                head_norms: [&[]; 2],
+                norm_eps: 1e-6,
+                slots: &slots,
+                is_late: &is_late,
+            };
+            assert_eq!(args.leaves_late_rows(), !biased);
+            let late_rope = if args.leaves_late_rows() { rope } else { Rope::default() };
+            cpu.rope_store(args, &mut kv);
+            let late = LateRows {
+                keys: &keys,
+                values: &values,
+                slots: &slots,
+                is_late: &is_late,
+                rope: late_rope,
+            };
+            let mut out = vec![0.0; queries.len()];
+            let args = Attention {
+                queries: &queries,
+                out: &mut out,
+                positions: &vec![1; n_seqs],
+                seqs: &seqs,
+                tables: &tables,
+                n_heads: heads.n,
+                scale: SCALE,
+                softcap: None,
+                window: None,
+                late: if by_attention { late } else { LateRows::default() },
+            };
+            cpu.attention(args, &mut kv);
+            // What was stored is seen by a second look, without anything that is late.
+            let mut again = vec![0.0; queries.len()];
+            let args = Attention {
+                queries: &rows[0],
+                out: &mut again,
+                positions: &vec![1; n_seqs],
+                seqs: &seqs,
+                tables: &tables,
+                n_heads: heads.n,
+                scale: SCALE,
+                softcap: None,
+                window: None,
+                late: LateRows::default(),
+            };
+            cpu.attention(args, &mut kv);
+            [out, again].concat()
+        };
+        let before = same_bits("turned before", |cpu| run(cpu, false));
+        let late = same_bits("turned by attention", |cpu| run(cpu, true));
+        assert_eq!(bits(&before), bits(&late), "{dtype}, {rope_dim} dimensions");
+    }
+}
+
 #[test]
 fn rope_biases_and_head_norms() {
     let mut rng = Rng::new(7);
@@ -342,9 +439,7 @@ fn rope_biases_and_head_norms() {
             queries: &mut q,
             keys: &mut k,
             values: &mut v,
-            cos: &cos,
-            sin: &sin,
-            rope_dim,
+            rope: Rope { cos: &cos, sin: &sin, dim: rope_dim },
             biases: [&bias, &[], &[]],
             head_norms: [&norm, &[]],
             norm_eps: 1e-6,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use paceline_cpu::PackedMatrix;
 use paceline_cpu::ops::{
-    Attention, AttentionSeq, Gate, GatedJob, LateRows, MatmulJob, NextNorm, RopeStore,
+    Attention, AttentionSeq, Gate, GatedJob, LateRows, MatmulJob, NextNorm, Rope, RopeStore,
 };
 use paceline_cpu::quant::dequantize_row;
 use paceline_engine::backend::Sampled;
@@ -82,19 +82,19 @@ impl Team {
         let window = spec.windows[layer];
         let is_local = window.is_some() && spec.rope.local_inv_freq.is_some();
         let angles = &buffers.angles[usize::from(is_local)];
+        let angles = Rope { cos: &angles.cos, sin: &angles.sin, dim: spec.rope.dim };
         let rope = RopeStore {
             queries: q,
             keys: k,
             values: v,
-            cos: &angles.cos,
-            sin: &angles.sin,
-            rope_dim: spec.rope.dim,
+            rope: angles,
             biases: weights.qkv_bias.each_ref().map(Vec::as_slice),
             head_norms: weights.head_norms.each_ref().map(Vec::as_slice),
             norm_eps: spec.norm_eps,
             slots: &batch.slots,
             is_late: &buffers.is_late,
         };
+        let late_rope = if rope.leaves_late_rows() { angles } else { Rope::default() };
         cpu.rope_store(rope, kv);
 
         let attended = &mut buffers.attended[..n_rows * q_width];
@@ -108,7 +108,13 @@ impl Team {
             scale: spec.attn_scale,
             softcap: spec.attn_softcap,
             window,
-            late: LateRows { keys: k, values: v, slots: &batch.slots, is_late: &buffers.is_late },
+            late: LateRows {
+                keys: k,
+                values: v,
+                slots: &batch.slots,
+                is_late: &buffers.is_late,
+                rope: late_rope,
+            },
         };
         cpu.expect_matmul([&weights.o]);
         cpu.attention(attention, kv);

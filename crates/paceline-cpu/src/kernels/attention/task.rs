@@ -7,7 +7,7 @@ use crate::aligned::{Aligned, LINE};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::attention_amx::TileScratch;
 use crate::kernels::kv::{Element, FreshKv, KV_BLOCK, Page, store_kv};
-use crate::kernels::rows::softcap_lanes;
+use crate::kernels::rows::{rope, softcap_lanes};
 use crate::lanes::{Lanes, WIDTH};
 
 /// Queries that walk the blocks together, at most.
@@ -26,6 +26,7 @@ pub(crate) struct AttentionArgs {
     /// that store them.
     pub(crate) fresh: [*const f32; 2],
     pub(crate) slots: *const u32,
+    pub(crate) late_rope: LateRope,
     pub(crate) n_heads: usize,
     pub(crate) n_kv_heads: usize,
     pub(crate) head_dim: usize,
@@ -34,6 +35,28 @@ pub(crate) struct AttentionArgs {
     pub(crate) softcap: f32,
     /// Tokens a query sees, itself included; `u32::MAX`: all.
     pub(crate) window: u32,
+}
+
+/// Angles, `[rows][half]`, that rows of tasks that store are yet to be turned by; `half` is 0 where
+/// they have been.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LateRope {
+    pub(crate) cos: *const f32,
+    pub(crate) sin: *const f32,
+    pub(crate) half: usize,
+}
+
+impl LateRope {
+    /// Turns a head of a row.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; the angles cover the row, and the head has as many dimensions.
+    #[inline(always)]
+    unsafe fn turn<V: Lanes>(self, row: usize, head: *mut f32) {
+        let [cos, sin] = [self.cos, self.sin].map(|angles| angles.wrapping_add(row * self.half));
+        // SAFETY: forwarded contract.
+        unsafe { rope::<V>(head, cos, sin, self.half) }
+    }
 }
 
 // SAFETY: ops hold the borrows behind the pointers while tasks run; tasks write disjoint outputs.
@@ -55,7 +78,7 @@ pub(crate) struct AttentionTask {
     pub(crate) n_kv_heads: usize,
     /// The sequence's block table, as an offset into the step's tables.
     pub(crate) blocks: usize,
-    /// Its only row's keys and values are yet to be stored.
+    /// Its only row's keys and values are yet to be stored, and perhaps to be turned.
     pub(crate) stores: bool,
 }
 
@@ -64,6 +87,8 @@ pub(crate) struct AttentionTask {
 pub(crate) struct AttentionScratch {
     /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
     pub(in crate::kernels) queries: Vec<f32>,
+    /// The keys of a row that is to be stored, `[n_kv_heads][head_dim]`.
+    keys: Vec<f32>,
     /// Weighted sums of values so far, `[QUERIES][head_dim]`.
     pub(in crate::kernels) sums: Aligned<f32>,
     /// Sums of weights so far, by lane.
@@ -81,6 +106,7 @@ impl AttentionScratch {
     pub(crate) fn new(head_dim: usize) -> Self {
         Self {
             queries: vec![0.0; QUERIES * head_dim],
+            keys: vec![0.0; QUERIES * head_dim],
             sums: Aligned::zeros(QUERIES * head_dim),
             weights: vec![[0.0; WIDTH]; QUERIES],
             maxima: vec![0.0; QUERIES],
@@ -115,6 +141,12 @@ impl AttentionScratch {
             unsafe {
                 let from = args.queries.add(offset(args, task, query));
                 let to = self.queries.as_mut_ptr().add(query * args.head_dim);
+                let mut from = from;
+                if task.stores && args.late_rope.half > 0 {
+                    std::ptr::copy_nonoverlapping(from, to, args.head_dim);
+                    args.late_rope.turn::<V>(task.first_row, to);
+                    from = to;
+                }
                 for d in (0..args.head_dim).step_by(WIDTH) {
                     V::load(from.add(d)).round_bf16().store(to.add(d));
                 }
@@ -179,16 +211,29 @@ impl AttentionArgs {
         }
     }
 
-    /// Stores the keys and values of a task's only row.
+    /// Turns the keys of a task's only row, if that is left to do, and stores them and its values.
     ///
     /// # Safety
     /// As [`Lanes`]; the task is one that stores.
     #[inline(always)]
-    pub(in crate::kernels) unsafe fn store_row<V: Lanes, E: Element>(&self, task: &AttentionTask) {
-        let at = task.first_row * self.n_kv_heads * self.head_dim;
-        // SAFETY: the row has keys, values and a slot.
+    pub(in crate::kernels) unsafe fn store_row<V: Lanes, E: Element>(
+        &self,
+        task: &AttentionTask,
+        scratch: &mut AttentionScratch,
+    ) {
+        let width = self.n_kv_heads * self.head_dim;
+        // SAFETY: the row has keys, values and a slot; the scratch has room for its keys, of which
+        // there are no more than queries.
         unsafe {
-            let [key, value] = self.fresh.map(|rows| rows.add(at));
+            let [mut key, value] = self.fresh.map(|rows| rows.add(task.first_row * width));
+            if self.late_rope.half > 0 {
+                let turned = scratch.keys.as_mut_ptr();
+                std::ptr::copy_nonoverlapping(key, turned, width);
+                for head in 0..self.n_kv_heads {
+                    self.late_rope.turn::<V>(task.first_row, turned.add(head * self.head_dim));
+                }
+                key = turned;
+            }
             let fresh = FreshKv { key, value, keys: self.keys, values: self.values };
             let slot = *self.slots.add(task.first_row) as usize;
             store_kv::<V, E>(fresh, slot, self.n_kv_heads, self.head_dim);

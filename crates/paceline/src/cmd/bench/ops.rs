@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use anyhow::{Result, ensure};
 use paceline::Isa;
-use paceline_cpu::ops::{Attention, AttentionSeq, Gate, KvLayer, LateRows, MatmulJob, RopeStore};
+use paceline_cpu::ops::{
+    Attention, AttentionSeq, Gate, KvLayer, LateRows, MatmulJob, Rope, RopeStore,
+};
 use paceline_cpu::quant::{Rng, TensorType, random_row};
 use paceline_cpu::{
     ActDtype, ActForms, Acts, Aligned, Cpu, KV_BLOCK, KvDtype, PackedMatrix, RawMatrix,
@@ -203,9 +205,7 @@ fn filled_kv(cpu: &mut Cpu, dtype: KvDtype, n_blocks: usize) -> KvLayer {
             queries: &mut queries,
             keys: &mut keys,
             values: &mut values,
-            cos: &[],
-            sin: &[],
-            rope_dim: 0,
+            rope: Rope::default(),
             biases: [&[]; 3],
             head_norms: [&[]; 2],
             norm_eps: EPS,
