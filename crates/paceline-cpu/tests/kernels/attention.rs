@@ -329,96 +329,112 @@ fn check_attention(tokens: &Tokens) {
     }
 }
 
-/// Sequences of one row each, turned and stored before attention or by it.
+/// Sequences of two tokens, the second of which is fresh.
+struct Fresh {
+    heads: Heads,
+    dtype: KvDtype,
+    /// Queries, keys and values, and cosines and sines.
+    rows: [Vec<f32>; 3],
+    angles: [Vec<f32>; 2],
+    rope_dim: usize,
+    bias: Vec<f32>,
+    seqs: Vec<AttentionSeq>,
+    tables: Vec<u32>,
+}
+
+impl Fresh {
+    fn new(heads: Heads, (dtype, rope_dim): (KvDtype, usize), is_biased: bool) -> Fresh {
+        let (mut rng, n_seqs) = (Rng::new(17), 40);
+        let angles = normals(&mut rng, n_seqs * rope_dim / 2);
+        let seq = |row| AttentionSeq { first_row: row, n_rows: 1, first_block: row, n_blocks: 1 };
+        Fresh {
+            heads,
+            dtype,
+            rows: [heads.n, heads.n_kv, heads.n_kv]
+                .map(|n| normals(&mut rng, n_seqs * n * heads.dim)),
+            angles: [f32::cos, f32::sin].map(|f| angles.iter().map(|&a| f(a)).collect()),
+            rope_dim,
+            bias: if is_biased { normals(&mut rng, heads.n * heads.dim) } else { Vec::new() },
+            seqs: (0..n_seqs).map(seq).collect(),
+            tables: (0..n_seqs as u32).collect(),
+        }
+    }
+
+    /// What the fresh tokens see, and then, what is seen of them.
+    fn run(&self, cpu: &mut Cpu, by_attention: bool) -> Vec<f32> {
+        let Fresh { heads, rows, .. } = self;
+        let firsts: Vec<u32> = self.tables.iter().map(|block| block * KV_BLOCK as u32).collect();
+        let slots: Vec<u32> = firsts.iter().map(|slot| slot + 1).collect();
+        let mut kv = KvLayer::new(self.dtype, self.seqs.len(), heads.n_kv, heads.dim);
+        let [mut queries, mut values, mut keys] = rows.clone();
+        store(cpu, &mut kv, (&firsts, &[]), (&mut queries, &mut keys, &mut values));
+        let [mut queries, mut keys, mut values] = rows.clone();
+        let mut is_late = Vec::new();
+        if by_attention {
+            cpu.find_late_rows(&self.seqs, heads.n, &mut is_late);
+            assert!(is_late.iter().all(|&is_late| is_late));
+        }
+        let [cos, sin] = &self.angles;
+        let rope = Rope { cos, sin, dim: self.rope_dim };
+        let args = RopeStore {
+            queries: &mut queries,
+            keys: &mut keys,
+            values: &mut values,
+            rope,
+            biases: [&self.bias, &[], &[]],
+            head_norms: [&[]; 2],
+            norm_eps: 1e-6,
+            slots: &slots,
+            is_late: &is_late,
+        };
+        assert_eq!(args.leaves_late_rows(), self.bias.is_empty());
+        let rope = if args.leaves_late_rows() { rope } else { Rope::default() };
+        cpu.rope_store(args, &mut kv);
+        let (keys, values) = (&keys[..], &values[..]);
+        let late = LateRows { keys, values, slots: &slots, is_late: &is_late, rope };
+        let late = if by_attention { late } else { LateRows::default() };
+        let first = self.look(cpu, &mut kv, &queries, late);
+        [first, self.look(cpu, &mut kv, &rows[0], LateRows::default())].concat()
+    }
+
+    fn look(
+        &self,
+        cpu: &mut Cpu,
+        kv: &mut KvLayer,
+        queries: &[f32],
+        late: LateRows<'_>,
+    ) -> Vec<f32> {
+        let mut out = vec![0.0; queries.len()];
+        let args = Attention {
+            queries,
+            out: &mut out,
+            positions: &vec![1; self.seqs.len()],
+            seqs: &self.seqs,
+            tables: &self.tables,
+            n_heads: self.heads.n,
+            scale: SCALE,
+            softcap: None,
+            window: None,
+            late,
+        };
+        cpu.attention(args, kv);
+        out
+    }
+}
+
 #[test]
 fn late_rows_are_turned_by_attention() {
-    let mut rng = Rng::new(17);
-    let (n_seqs, heads) = (40, Heads { n: 6, n_kv: 2, dim: 48 });
-    for (dtype, rope_dim, biased) in [
-        (KvDtype::Bf16, 48, false),
-        (KvDtype::F16, 20, false),
-        (KvDtype::Int8, 48, false),
-        (KvDtype::Bf16, 48, true),
+    let heads = Heads { n: 6, n_kv: 2, dim: 48 };
+    for (kind, is_biased) in [
+        ((KvDtype::Bf16, 48), false),
+        ((KvDtype::F16, 20), false),
+        ((KvDtype::Int8, 48), false),
+        ((KvDtype::Bf16, 48), true),
     ] {
-        let angles = normals(&mut rng, n_seqs * rope_dim / 2);
-        let [cos, sin] =
-            [f32::cos, f32::sin].map(|f| angles.iter().map(|&a| f(a)).collect::<Vec<_>>());
-        let rope = Rope { cos: &cos, sin: &sin, dim: rope_dim };
-        let rows =
-            [heads.n, heads.n_kv, heads.n_kv].map(|n| normals(&mut rng, n_seqs * n * heads.dim));
-        let bias = normals(&mut rng, heads.n * heads.dim);
-        let seqs: Vec<AttentionSeq> = (0..n_seqs)
-            .map(|row| AttentionSeq { first_row: row, n_rows: 1, first_block: row, n_blocks: 1 })
-            .collect();
-        let tables: Vec<u32> = (0..n_seqs as u32).collect();
-        // The first token of each is there already.
-        let firsts: Vec<u32> = tables.iter().map(|block| block * KV_BLOCK as u32).collect();
-        let slots: Vec<u32> = firsts.iter().map(|slot| slot + 1).collect();
-        let run = |cpu: &mut Cpu, by_attention: bool| {
-            let mut kv = KvLayer::new(dtype, n_seqs, heads.n_kv, heads.dim);
-            let [mut queries, mut values, mut keys] = rows.clone();
-            store(cpu, &mut kv, (&firsts, &[]), (&mut queries, &mut keys, &mut values));
-            let [mut queries, mut keys, mut values] = rows.clone();
-            let mut is_late = Vec::new();
-            if by_attention {
-                cpu.find_late_rows(&seqs, heads.n, &mut is_late);
-                assert!(is_late.iter().all(|&is_late| is_late));
-            }
-            let args = RopeStore {
-                queries: &mut queries,
-                keys: &mut keys,
-                values: &mut values,
-                rope,
-                biases: [if biased { &bias } else { &[] }, &[], &[]],
-                head_norms: [&[]; 2],
-                norm_eps: 1e-6,
-                slots: &slots,
-                is_late: &is_late,
-            };
-            assert_eq!(args.leaves_late_rows(), !biased);
-            let late_rope = if args.leaves_late_rows() { rope } else { Rope::default() };
-            cpu.rope_store(args, &mut kv);
-            let late = LateRows {
-                keys: &keys,
-                values: &values,
-                slots: &slots,
-                is_late: &is_late,
-                rope: late_rope,
-            };
-            let mut out = vec![0.0; queries.len()];
-            let args = Attention {
-                queries: &queries,
-                out: &mut out,
-                positions: &vec![1; n_seqs],
-                seqs: &seqs,
-                tables: &tables,
-                n_heads: heads.n,
-                scale: SCALE,
-                softcap: None,
-                window: None,
-                late: if by_attention { late } else { LateRows::default() },
-            };
-            cpu.attention(args, &mut kv);
-            // What was stored is seen by a second look, without anything that is late.
-            let mut again = vec![0.0; queries.len()];
-            let args = Attention {
-                queries: &rows[0],
-                out: &mut again,
-                positions: &vec![1; n_seqs],
-                seqs: &seqs,
-                tables: &tables,
-                n_heads: heads.n,
-                scale: SCALE,
-                softcap: None,
-                window: None,
-                late: LateRows::default(),
-            };
-            cpu.attention(args, &mut kv);
-            [out, again].concat()
-        };
-        let before = same_bits("turned before", |cpu| run(cpu, false));
-        let late = same_bits("turned by attention", |cpu| run(cpu, true));
-        assert_eq!(bits(&before), bits(&late), "{dtype}, {rope_dim} dimensions");
+        let fresh = Fresh::new(heads, kind, is_biased);
+        let before = same_bits("turned before", |cpu| fresh.run(cpu, false));
+        let late = same_bits("turned by attention", |cpu| fresh.run(cpu, true));
+        assert_eq!(bits(&before), bits(&late), "{kind:?}, biased: {is_biased}");
     }
 }
 
