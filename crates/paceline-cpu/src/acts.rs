@@ -84,6 +84,10 @@ pub struct ActForms {
 }
 
 impl ActForms {
+    /// Tiles and nothing else.
+    pub const TILES: ActForms =
+        ActForms { exact: false, floats: false, tiles: true, int_words: false, int_bytes: false };
+
     /// What two readers need together.
     pub fn or(self, other: ActForms) -> ActForms {
         ActForms {

@@ -54,13 +54,12 @@ impl Cpu {
         weights: [&PackedMatrix; 2],
         kind: Gate,
     ) -> bool {
-        let only_tiles = ActForms { tiles: true, ..ActForms::default() };
         let (Some(kernel), [MatrixView::Coded(gate), MatrixView::Coded(up)]) =
             (self.kernels.gated_matmul, weights.map(PackedMatrix::view))
         else {
             return false;
         };
-        if gate.layout != up.layout || out.forms() != only_tiles {
+        if gate.layout != up.layout || out.forms() != ActForms::TILES {
             return false;
         }
         for weight in weights {

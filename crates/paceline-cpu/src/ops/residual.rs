@@ -75,9 +75,8 @@ impl Cpu {
     pub fn adds_to_tiles(&self, weight: &PackedMatrix, next: ActForms) -> bool {
         #[cfg(target_arch = "x86_64")]
         if self.kernels.add_to_residual.is_some() {
-            let only_tiles = ActForms { tiles: true, ..ActForms::default() };
             let is_coded = matches!(weight.view(), MatrixView::Coded(_));
-            return is_coded && weight.n_rows().is_multiple_of(WIDTH) && next == only_tiles;
+            return is_coded && weight.n_rows().is_multiple_of(WIDTH) && next == ActForms::TILES;
         }
         let _ = (weight, next);
         false
@@ -151,8 +150,7 @@ impl Cpu {
             tiles: residual.tiles.as_mut_ptr(),
             n_panels: width / WIDTH,
             next: next.as_mut().map(|next| {
-                let only_tiles = ActForms { tiles: true, ..ActForms::default() };
-                assert_eq!(next.out.forms(), only_tiles, "a norm's result in other forms");
+                assert_eq!(next.out.forms(), ActForms::TILES, "a norm's result in other forms");
                 assert!(next.out.n_rows() == n_rows && next.out.n_cols() == width);
                 assert_eq!(next.weight.len(), width, "the norm's weight has another width");
                 let weight = next.weight.as_ptr();

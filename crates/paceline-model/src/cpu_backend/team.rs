@@ -117,13 +117,11 @@ fn keeps_tiles(weights: &Weights, cpu: &Cpu) -> bool {
     let plain = |layer: &LayerWeights| {
         layer.o_bias.is_empty() && layer.post_attn_norm.is_empty() && layer.post_ffn_norm.is_empty()
     };
-    layers.iter().zip(next.chain([ActForms { tiles: true, ..ActForms::default() }])).all(
-        |(layer, next)| {
-            plain(layer)
-                && cpu.adds_to_tiles(&layer.o, forms_of([&layer.gate, &layer.up]))
-                && cpu.adds_to_tiles(&layer.down, next)
-        },
-    )
+    layers.iter().zip(next.chain([ActForms::TILES])).all(|(layer, next)| {
+        plain(layer)
+            && cpu.adds_to_tiles(&layer.o, forms_of([&layer.gate, &layer.up]))
+            && cpu.adds_to_tiles(&layer.down, next)
+    })
 }
 
 impl Buffers {
