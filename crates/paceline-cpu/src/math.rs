@@ -10,6 +10,16 @@ const LN_2_LOW: f32 = -2.121_944_4e-4;
 const EXP_MIN: f32 = -87.0;
 const EXP_MAX: f32 = 88.0;
 
+/// The nearest whole number (ties to even), of one that is less than 2^22 in size.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn round_whole<V: Lanes>(x: V) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe { x.add(V::splat(ROUNDER)).sub(V::splat(ROUNDER)) }
+}
+
 /// `e^x`, to about one unit in the last place; clamped to finite, normal results.
 ///
 /// # Safety

@@ -3,9 +3,9 @@
 //! Pages hold keys with the tokens side by side and values with the head's dimensions side by side
 //! (see [`crate::kernels::kv`]): scores then need no sum across lanes, and neither does the
 //! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its
-//! weight.
+//! weight; keys and values are then whole numbers and met as such, see [`codes`].
 //!
-//! Queries, keys, values and weights meet as bf16 values, in the order of a matrix tile (see
+//! Otherwise queries, keys, values and weights meet as bf16 values, in the order of a matrix tile (see
 //! [`crate::kernels::matmul`]). For every 32 dimensions of a head, and for every block of tokens:
 //! ```text
 //! score = score + (even + odd)
@@ -22,6 +22,7 @@
 //! position alone, not on how its prompt was cut or who else is in the batch. Up to [`QUERIES`]
 //! queries that read the same KV head walk together so that a block is fetched once for all.
 
+pub(super) mod codes;
 mod task;
 
 use std::ops::Range;
@@ -30,6 +31,7 @@ use crate::kernels::kv::{Element, KV_BLOCK, Page, VALUE_PAIRS};
 use crate::lanes::{Lanes, WIDTH, sum_lanes, to_array};
 use crate::math::{exp, exp_weight};
 
+use codes::Dots;
 pub(super) use task::Span;
 use task::offset;
 pub(crate) use task::{
@@ -48,7 +50,7 @@ pub(crate) trait Tiles {
     ///
     /// # Safety
     /// As [`attend`].
-    unsafe fn begin(
+    unsafe fn begin<E: Element>(
         args: &AttentionArgs,
         task: &AttentionTask,
         scratch: &mut AttentionScratch,
@@ -82,7 +84,11 @@ impl Tiles for NoTiles {
     const QUERIES: usize = 32;
 
     #[inline(always)]
-    unsafe fn begin(_: &AttentionArgs, _: &AttentionTask, _: &mut AttentionScratch) -> bool {
+    unsafe fn begin<E: Element>(
+        _: &AttentionArgs,
+        _: &AttentionTask,
+        _: &mut AttentionScratch,
+    ) -> bool {
         false
     }
 
@@ -110,7 +116,7 @@ impl Tiles for NoTiles {
 /// has a single row, whose slot is that of its position, and is the only one of its sequence.
 /// `scratch` was made for this head size, which is a multiple of 16.
 #[inline(always)]
-pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
+pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles + Dots<V>>(
     args: &AttentionArgs,
     task: &AttentionTask,
     next: Option<&AttentionTask>,
@@ -119,11 +125,11 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
 ) {
     // SAFETY: forwarded contract; rows and blocks stay within the task's.
     unsafe {
-        scratch.begin::<V>(args, task);
-        let tiled = T::begin(args, task, scratch);
+        scratch.begin::<V, E>(args, task);
+        let tiled = T::begin::<E>(args, task, scratch);
         let blocks = args.blocks(task);
-        // Several heads' pages are streams enough.
-        let n_fetched = if task.n_kv_heads > 1 { 1 } else { FETCHED };
+        // Several heads' pages are streams enough, and short ones are one stream.
+        let n_fetched = if task.n_kv_heads > 1 || E::SCALED { 1 } else { FETCHED };
         let mut fetch = Fetch::none();
         for block in blocks.clone() {
             if (block - blocks.start).is_multiple_of(n_fetched) {
@@ -144,7 +150,7 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
                 }
                 let all = task.n_rows * task.n_heads;
                 let queries = head * all / task.n_kv_heads..(head + 1) * all / task.n_kv_heads;
-                walk_block::<V, E>(args, task, (block, queries), kv, scratch, &mut fetch);
+                walk_block::<V, E, T>(args, task, (block, queries), kv, scratch, &mut fetch);
             }
         }
         if tiled {
@@ -161,7 +167,7 @@ pub(crate) unsafe fn attend<V: Lanes, E: Element, T: Tiles>(
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn walk_block<V: Lanes, E: Element>(
+unsafe fn walk_block<V: Lanes, E: Element, T: Tiles + Dots<V>>(
     args: &AttentionArgs,
     task: &AttentionTask,
     (block, queries): (usize, Range<usize>),
@@ -179,10 +185,10 @@ unsafe fn walk_block<V: Lanes, E: Element>(
             // SAFETY: forwarded contract, for queries of the task.
             unsafe {
                 match run {
-                    4 => see::<V, E, 4>(args, (query, span), kv, scratch, fetch),
-                    3 => see::<V, E, 3>(args, (query, span), kv, scratch, fetch),
-                    2 => see::<V, E, 2>(args, (query, span), kv, scratch, fetch),
-                    _ => see::<V, E, 1>(args, (query, span), kv, scratch, fetch),
+                    4 => see::<V, E, T, 4>(args, (query, span), kv, scratch, fetch),
+                    3 => see::<V, E, T, 3>(args, (query, span), kv, scratch, fetch),
+                    2 => see::<V, E, T, 2>(args, (query, span), kv, scratch, fetch),
+                    _ => see::<V, E, T, 1>(args, (query, span), kv, scratch, fetch),
                 }
             }
         }
@@ -195,7 +201,7 @@ unsafe fn walk_block<V: Lanes, E: Element>(
 /// # Safety
 /// As [`attend`], for queries `query..query + Q`.
 #[inline(always)]
-unsafe fn see<V: Lanes, E: Element, const Q: usize>(
+unsafe fn see<V: Lanes, E: Element, T: Tiles + Dots<V>, const Q: usize>(
     args: &AttentionArgs,
     (query, span): (usize, Span),
     [keys, values]: [Page<E>; 2],
@@ -204,18 +210,13 @@ unsafe fn see<V: Lanes, E: Element, const Q: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
+        if E::SCALED {
+            return see_codes::<V, E, T, Q>(args, (query, span), [keys, values], scratch, fetch);
+        }
         let queries = scratch.queries.as_ptr().add(query * args.head_dim);
         let scores = &mut scratch.scores[query..query + Q];
         let tops = score::<V, E, Q>(args, (queries, span), keys, scores, fetch);
-        let mut changes = [0.0; WIDTH];
-        for q in 0..Q {
-            let before = scratch.maxima[query + q];
-            let now = tops[q].max(before);
-            scratch.maxima[query + q] = now;
-            changes[q] = before - now;
-        }
-        let decays = to_array(exp(V::load(changes.as_ptr())));
-        scratch.decays[query..query + Q].copy_from_slice(&decays[..Q]);
+        follow_tops::<V, Q>(query, tops, scratch);
         for q in query..query + Q {
             weigh::<V, E>(span, q, values, scratch);
         }
@@ -225,6 +226,94 @@ unsafe fn see<V: Lanes, E: Element, const Q: usize>(
             gather::<V, E, Q, false>(args.head_dim, (query, span), values, scratch, fetch);
         }
     }
+}
+
+/// [`see`] of whole numbers.
+///
+/// # Safety
+/// As [`see`].
+#[inline(always)]
+unsafe fn see_codes<V: Lanes, E: Element, T: Tiles + Dots<V>, const Q: usize>(
+    args: &AttentionArgs,
+    (query, span): (usize, Span),
+    [keys, values]: [Page<E>; 2],
+    scratch: &mut AttentionScratch,
+    fetch: &mut Fetch,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let codes = &scratch.codes;
+        let mut scores: [_; Q] = T::score(args.head_dim, query, keys.codes.cast(), codes, fetch);
+        for (q, [first, second]) in scores.iter_mut().enumerate() {
+            let unit = V::splat(codes.units[query + q]);
+            (*first, *second) = (first.mul(unit), second.mul(unit));
+        }
+        finish_scores::<V, E, Q>(args, span, keys, &mut scores);
+        raise_maxima(query, &scores, scratch);
+        // A page has two more lines than its codes.
+        fetch.take(2).ask_all::<V>(2);
+        let mut weights = scores;
+        for (q, weights) in (query..).zip(&mut weights) {
+            let sums = (scratch.weights[q].as_mut_ptr(), V::splat(scratch.decays[q]));
+            let now = scratch.maxima[q];
+            let floats = weights_of::<V, E>(*weights, span.lanes(), now, values, sums);
+            (*weights, scratch.codes.weight_units[q]) = codes::round_weights(floats);
+        }
+        let values = values.codes.cast();
+        T::gather(args.head_dim, (query, weights), values, scratch, fetch);
+    }
+}
+
+/// Raises the maxima of `Q` queries where a score is much larger, and finds the decays.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn raise_maxima<V: Lanes, const Q: usize>(
+    query: usize,
+    scores: &[[V; 2]; Q],
+    scratch: &mut AttentionScratch,
+) {
+    // SAFETY: register operations only.
+    unsafe {
+        let mut are_above = false;
+        for (scores, &before) in scores.iter().zip(&scratch.maxima[query..]) {
+            are_above |= scores[0].max(scores[1]).is_any_above(before + codes::RAISE);
+        }
+        // Mostly they are not, and nothing waits for the largest.
+        if !are_above {
+            scratch.decays[query..query + Q].fill(1.0);
+            return;
+        }
+        let mut tops = [0.0; Q];
+        for ((top, scores), &before) in tops.iter_mut().zip(scores).zip(&scratch.maxima[query..]) {
+            let largest = scores[0].max(scores[1]).max_lane();
+            *top = if largest > before + codes::RAISE { largest } else { before };
+        }
+        follow_tops::<V, Q>(query, tops, scratch);
+    }
+}
+
+/// Raises the maxima of `Q` queries to their largest scores and finds the decays.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn follow_tops<V: Lanes, const Q: usize>(
+    query: usize,
+    tops: [f32; Q],
+    scratch: &mut AttentionScratch,
+) {
+    let mut changes = [0.0; WIDTH];
+    for q in 0..Q {
+        let before = scratch.maxima[query + q];
+        let now = tops[q].max(before);
+        scratch.maxima[query + q] = now;
+        changes[q] = before - now;
+    }
+    // SAFETY: the changes are a vector.
+    let decays = to_array(unsafe { exp(V::load(changes.as_ptr())) });
+    scratch.decays[query..query + Q].copy_from_slice(&decays[..Q]);
 }
 
 /// Scores of a block's 32 tokens for `Q` queries, `head_dim` apart: minus infinity for those that
@@ -267,18 +356,38 @@ unsafe fn score<V: Lanes, E: Element, const Q: usize>(
                 }
             }
         }
-        let factors = args.factors::<V, E>(keys);
-        let seen = span.lanes();
+        finish_scores::<V, E, Q>(args, span, keys, &mut sums);
         let mut tops = [0.0; Q];
-        for q in 0..Q {
-            for half in 0..2 {
-                let score = args.finish_score(sums[q][half], factors[half]);
-                sums[q][half] = score.keep(seen[half], f32::NEG_INFINITY);
-                sums[q][half].store(scores[q].as_mut_ptr().add(half * WIDTH));
-            }
-            tops[q] = sums[q][0].max(sums[q][1]).max_lane();
+        for ((scores, sums), top) in scores.iter_mut().zip(sums).zip(&mut tops) {
+            sums[0].store(scores.as_mut_ptr());
+            sums[1].store(scores.as_mut_ptr().add(WIDTH));
+            *top = sums[0].max(sums[1]).max_lane();
         }
         tops
+    }
+}
+
+/// Turns dot products into scores: minus infinity for tokens that are not seen.
+///
+/// # Safety
+/// As [`score`].
+#[inline(always)]
+unsafe fn finish_scores<V: Lanes, E: Element, const Q: usize>(
+    args: &AttentionArgs,
+    span: Span,
+    keys: Page<E>,
+    sums: &mut [[V; 2]; Q],
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let factors = args.factors::<V, E>(keys);
+        let seen = span.lanes();
+        for sums in sums {
+            for half in 0..2 {
+                let score = args.finish_score(sums[half], factors[half]);
+                sums[half] = score.keep(seen[half], f32::NEG_INFINITY);
+            }
+        }
     }
 }
 
@@ -305,7 +414,8 @@ unsafe fn weigh<V: Lanes, E: Element>(
     }
 }
 
-/// The weights of a block's tokens for one query, as bf16 values; adds them to its sums by lane.
+/// The weights of a block's tokens for one query, as bf16 values, or times the values' scales if
+/// there are any; adds them to its sums by lane.
 ///
 /// Without scales, what is added up is what the values are multiplied with, rounded alike.
 ///
@@ -333,7 +443,7 @@ pub(super) unsafe fn weights_of<V: Lanes, E: Element>(
             for half in 0..2 {
                 // The scale of what is not seen may be anything.
                 let weight = weights[half].mul(V::load(values.scales.add(half * WIDTH)));
-                weights[half] = weight.keep(seen[half], 0.0).round_bf16();
+                weights[half] = weight.keep(seen[half], 0.0);
             }
         }
     }

@@ -153,13 +153,14 @@ impl Tiles for AmxTiles {
     const QUERIES: usize = QUERIES;
 
     #[inline(always)]
-    unsafe fn begin(
+    unsafe fn begin<E: Element>(
         args: &AttentionArgs,
         task: &AttentionTask,
         scratch: &mut AttentionScratch,
     ) -> bool {
         let n_queries = task.n_rows * task.n_heads;
-        if task.n_kv_heads > 1 || n_queries < TILED_FROM {
+        // Instructions for bytes are as fast as tiles, which would have to be made of them.
+        if E::SCALED || task.n_kv_heads > 1 || n_queries < TILED_FROM {
             return false;
         }
         let whole = args.head_dim.next_multiple_of(TILE_DIMS);

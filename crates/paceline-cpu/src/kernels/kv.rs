@@ -9,11 +9,12 @@
 //! Attention reads the lines of a page in pairs: of keys, dimensions `2i` and `2i + 1`; of values,
 //! tokens `i` and `i + 16`, so that a block's weights form pairs without moving between lanes.
 //! Pages of bf16 hold the two lines of a pair interleaved, which is how matrix tiles read them.
+//! Pages of bytes hold four neighbouring lines interleaved: a product of bytes takes four at once.
 
 use std::fmt;
 
-use crate::lanes::{Lanes, TINY, WIDTH, sum_lanes, to_array};
-use crate::math::ROUNDER;
+use crate::lanes::{Lanes, TINY, WIDTH, to_array};
+use crate::math::{ROUNDER, round_whole};
 
 /// Token slots of a KV block.
 pub const KV_BLOCK: usize = 32;
@@ -23,6 +24,9 @@ pub(crate) const VALUE_PAIRS: usize = KV_BLOCK / 2;
 
 /// The largest code of a byte; its negative is the smallest.
 const MAX_CODE: f32 = 127.0;
+
+/// Lines of a page of bytes that lie interleaved.
+pub(crate) const QUAD: usize = 4;
 
 /// What keys and values are kept as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -82,7 +86,7 @@ impl<T: Copy> PerDtype<T> {
 /// The facts of one element type, so that each gets its own straight loops.
 pub(crate) trait Element {
     type Code: Copy + Default;
-    /// Each token has a scale.
+    /// Elements are whole numbers, and each token has a scale.
     const SCALED: bool;
     /// Pages are matrix tiles as they lie.
     const IS_TILES: bool = false;
@@ -93,11 +97,14 @@ pub(crate) trait Element {
         lines.lines[parity] * lines.width + column
     }
 
-    /// Sixteen columns of a pair of lines as bf16 values, yet to be scaled.
+    /// Sixteen columns of a pair of lines as bf16 values. Whole numbers are not read like this.
     ///
     /// # Safety
     /// As [`Lanes`]; the page has those lines and columns.
-    unsafe fn load_pair<V: Lanes>(codes: *const Self::Code, lines: Pair, column: usize) -> (V, V);
+    #[inline(always)]
+    unsafe fn load_pair<V: Lanes>(_: *const Self::Code, _: Pair, _column: usize) -> (V, V) {
+        unreachable!("see `SCALED`")
+    }
 
     /// Writes the codes of sixteen numbers; `inverse` is one by the scale, if there is one.
     ///
@@ -119,6 +126,23 @@ pub(crate) trait Element {
     ) {
         // SAFETY: forwarded contract.
         unsafe { Self::store(numbers, inverse, codes.add(Self::at(lines, parity, column))) }
+    }
+
+    /// Writes a token's codes of sixteen dimensions, from `first` on, into a page of keys.
+    ///
+    /// # Safety
+    /// The page has those dimensions and tokens.
+    #[inline(always)]
+    unsafe fn put_column(
+        column: [Self::Code; WIDTH],
+        codes: *mut Self::Code,
+        (first, token): (usize, usize),
+    ) {
+        for (d, code) in (first..).zip(column) {
+            let at = Self::at(Pair::of_keys(d / 2), d % 2, token);
+            // SAFETY: forwarded contract.
+            unsafe { codes.add(at).write_unaligned(code) };
+        }
     }
 
     fn scales_at(head_dim: usize) -> usize {
@@ -224,25 +248,57 @@ impl Element for Int8 {
     const SCALED: bool = true;
 
     #[inline(always)]
-    unsafe fn load_pair<V: Lanes>(codes: *const i8, lines: Pair, column: usize) -> (V, V) {
-        // SAFETY: forwarded contract.
-        unsafe {
-            let first = V::load_i8(codes.add(Self::at(lines, 0, column)));
-            (first, V::load_i8(codes.add(Self::at(lines, 1, column))))
-        }
+    fn at(lines: Pair, parity: usize, column: usize) -> usize {
+        let line = lines.lines[parity];
+        line / QUAD * QUAD * lines.width + QUAD * column + line % QUAD
     }
 
     #[inline(always)]
     unsafe fn store<V: Lanes>(numbers: V, inverse: f32, to: *mut i8) {
         // SAFETY: forwarded contract.
         unsafe {
-            // What is not a number becomes the smallest code, the same everywhere.
-            let scaled = numbers.mul(V::splat(inverse));
-            let codes = scaled.max(V::splat(-MAX_CODE)).min(V::splat(MAX_CODE));
-            // The nearest whole number (ties to even) is then in the low bits.
-            let words = to_array(codes.add(V::splat(ROUNDER)));
-            to.cast::<[i8; WIDTH]>().write_unaligned(words.map(|word| word.to_bits() as i8));
+            let codes = to_array(whole_codes(numbers, inverse).add(V::splat(ROUNDER)));
+            // A whole number is then in the low bits.
+            to.cast::<[i8; WIDTH]>().write_unaligned(codes.map(|code| code.to_bits() as i8));
         }
+    }
+
+    #[inline(always)]
+    unsafe fn store_line<V: Lanes>(
+        (numbers, inverse): (V, f32),
+        codes: *mut i8,
+        (lines, parity): (Pair, usize),
+        column: usize,
+    ) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let nth = lines.lines[parity] % QUAD;
+            let words = codes.add(Self::at(lines, parity, column) - nth);
+            whole_codes(numbers, inverse).store_byte_of_words(words, nth);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put_column(column: [i8; WIDTH], codes: *mut i8, (first, token): (usize, usize)) {
+        for (d, quad) in (first..).step_by(QUAD).zip(column.as_chunks::<QUAD>().0) {
+            let at = Self::at(Pair::of_keys(d / 2), 0, token);
+            // SAFETY: forwarded contract.
+            unsafe { codes.add(at).cast::<[i8; QUAD]>().write_unaligned(*quad) };
+        }
+    }
+}
+
+/// The codes of sixteen numbers, as whole numbers.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn whole_codes<V: Lanes>(numbers: V, inverse: f32) -> V {
+    // SAFETY: register operations only.
+    unsafe {
+        // What is not a number becomes the smallest code, the same everywhere.
+        let scaled = numbers.mul(V::splat(inverse));
+        round_whole(scaled.max(V::splat(-MAX_CODE)).min(V::splat(MAX_CODE)))
     }
 }
 
@@ -352,9 +408,7 @@ unsafe fn put_key<V: Lanes, E: Element>(
         for first in (0..head_dim).step_by(WIDTH) {
             let mut column = [E::Code::default(); WIDTH];
             E::store(V::load(key.add(first)), inverse, column.as_mut_ptr());
-            for (d, code) in (first..).zip(column) {
-                codes.add(E::at(Pair::of_keys(d / 2), d % 2, token)).write_unaligned(code);
-            }
+            E::put_column(column, codes, (first, token));
         }
     }
 }
@@ -414,7 +468,7 @@ unsafe fn put_scale<V: Lanes, E: Element>(
 /// # Safety
 /// As [`put_key`].
 #[inline(always)]
-unsafe fn largest_size<V: Lanes>(x: *const f32, head_dim: usize) -> f32 {
+pub(crate) unsafe fn largest_size<V: Lanes>(x: *const f32, head_dim: usize) -> f32 {
     // SAFETY: `d` plus sixteen stays within the row.
     unsafe {
         let zero = V::splat(0.0);
@@ -424,6 +478,6 @@ unsafe fn largest_size<V: Lanes>(x: *const f32, head_dim: usize) -> f32 {
             zeros = v.mul_add(zero, zeros);
             largest = v.max(zero.sub(v)).max(largest);
         }
-        largest.max_lane() + sum_lanes(zeros)
+        largest.add(zeros).max_magnitude()
     }
 }

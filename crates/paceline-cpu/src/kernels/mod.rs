@@ -7,6 +7,8 @@
 pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod attention_amx;
+#[cfg(target_arch = "x86_64")]
+mod attention_bytes;
 pub(crate) mod format;
 pub(crate) mod kv;
 pub(crate) mod matmul;

@@ -198,6 +198,17 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn signed_bytes<const ODD: bool>(words: Self::Words) -> Self::Words {
+        unsafe {
+            let (mut low, mut high) = words;
+            if !ODD {
+                (low, high) = (_mm256_slli_epi16::<8>(low), _mm256_slli_epi16::<8>(high));
+            }
+            (_mm256_srai_epi16::<8>(low), _mm256_srai_epi16::<8>(high))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words {
         unsafe {
             let pair = _mm256_set1_epi32(super::word_of(pair));

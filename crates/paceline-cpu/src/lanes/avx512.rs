@@ -80,6 +80,11 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn is_any_above(self, x: f32) -> bool {
+        unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, _mm512_set1_ps(x)) != 0 }
+    }
+
+    #[inline(always)]
     unsafe fn max_lane(self) -> f32 {
         unsafe { _mm512_reduce_max_ps(self.0) }
     }
@@ -170,6 +175,23 @@ unsafe impl Lanes for Avx512Lanes {
         unsafe {
             let mask = _mm512_set1_epi16(mask as i16);
             _mm512_and_si512(_mm512_srli_epi32::<SHIFT>(words), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn signed_bytes<const ODD: bool>(words: Self::Words) -> Self::Words {
+        unsafe {
+            let upper = if ODD { words } else { _mm512_slli_epi16::<8>(words) };
+            _mm512_srai_epi16::<8>(upper)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_byte_of_words(self, to: *mut i8, nth: usize) {
+        unsafe {
+            let bytes = _mm512_cvtps_epi32(self.0);
+            let placed = _mm512_sll_epi32(bytes, _mm_cvtsi32_si128(8 * nth as i32));
+            _mm512_mask_storeu_epi8(to, 0x1111_1111_1111_1111 << nth, placed);
         }
     }
 

@@ -72,6 +72,11 @@ pub(crate) unsafe trait Lanes: Copy {
     /// The larger; `other` if either is not a number.
     unsafe fn max(self, other: Self) -> Self;
     unsafe fn min(self, other: Self) -> Self;
+    /// Whether a lane is larger than `x`.
+    #[inline(always)]
+    unsafe fn is_any_above(self, x: f32) -> bool {
+        to_array(self).into_iter().any(|lane| lane > x)
+    }
     /// The largest lane. Lanes must be numbers.
     #[inline(always)]
     unsafe fn max_lane(self) -> f32 {
@@ -93,10 +98,22 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn zero_words() -> Self::Words;
     /// Bits of both halves of every word: those of `mask`, from bit `SHIFT` on.
     unsafe fn halves<const SHIFT: u32>(words: Self::Words, mask: u16) -> Self::Words;
+    /// Both halves of every word: of its four signed bytes the first and third, or, if `ODD`, the
+    /// second and fourth.
+    unsafe fn signed_bytes<const ODD: bool>(words: Self::Words) -> Self::Words;
     /// Adds to every sum the products of a word's halves with those of `pair`.
     unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words;
     /// The words as signed numbers.
     unsafe fn from_words(words: Self::Words) -> Self;
+    /// Stores lanes that are whole numbers, of no more than eight bits with their sign, as byte
+    /// `nth` of sixteen words; the others stay.
+    #[inline(always)]
+    unsafe fn store_byte_of_words(self, to: *mut i8, nth: usize) {
+        for (word, number) in to_array(self).into_iter().enumerate() {
+            // SAFETY: forwarded contract.
+            unsafe { to.add(4 * word + nth).write(number as i8) };
+        }
+    }
     /// Stores lanes that are whole numbers of sixteen bits.
     unsafe fn store_i16(self, to: *mut i16);
     /// The largest magnitude; not a number if any lane is none.

@@ -143,6 +143,15 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn signed_bytes<const ODD: bool>(words: Self::Words) -> Self::Words {
+        words.map(|word| {
+            let bytes = word.to_le_bytes().map(|byte| i16::from(byte as i8));
+            let first = usize::from(ODD);
+            super::word_of([bytes[first], bytes[first + 2]]) as u32
+        })
+    }
+
+    #[inline(always)]
     unsafe fn add_products(sums: Self::Words, halves: Self::Words, pair: [i16; 2]) -> Self::Words {
         let [low, high] = pair.map(i32::from);
         let product = |i: usize| {

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use crate::aligned::{Aligned, LINE};
+use crate::kernels::attention::codes::CodeScratch;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::attention_amx::TileScratch;
 use crate::kernels::kv::{Element, FreshKv, KV_BLOCK, Page, store_kv};
@@ -85,7 +86,7 @@ pub(crate) struct AttentionTask {
 /// One thread's working memory.
 #[derive(Debug)]
 pub(crate) struct AttentionScratch {
-    /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
+    /// The task's queries, rounded to bf16 or to whole numbers, `[QUERIES][head_dim]`.
     pub(in crate::kernels) queries: Vec<f32>,
     /// The keys of a row that is to be stored, `[n_kv_heads][head_dim]`.
     keys: Vec<f32>,
@@ -98,6 +99,7 @@ pub(crate) struct AttentionScratch {
     pub(in crate::kernels) decays: Vec<f32>,
     /// Scores, then weights (times the values' scales), of the block at hand.
     pub(in crate::kernels) scores: Vec<[f32; KV_BLOCK]>,
+    pub(in crate::kernels) codes: CodeScratch,
     #[cfg(target_arch = "x86_64")]
     pub(in crate::kernels) tiles: TileScratch,
 }
@@ -112,6 +114,7 @@ impl AttentionScratch {
             maxima: vec![0.0; QUERIES],
             decays: vec![0.0; QUERIES],
             scores: vec![[0.0; KV_BLOCK]; QUERIES],
+            codes: CodeScratch::new(head_dim),
             #[cfg(target_arch = "x86_64")]
             tiles: TileScratch::new(head_dim),
         }
@@ -129,7 +132,7 @@ impl AttentionScratch {
     /// # Safety
     /// As [`attend`](super::attend).
     #[inline(always)]
-    pub(in crate::kernels) unsafe fn begin<V: Lanes>(
+    pub(in crate::kernels) unsafe fn begin<V: Lanes, E: Element>(
         &mut self,
         args: &AttentionArgs,
         task: &AttentionTask,
@@ -146,6 +149,10 @@ impl AttentionScratch {
                     std::ptr::copy_nonoverlapping(from, to, args.head_dim);
                     args.late_rope.turn::<V>(task.first_row, to);
                     from = to;
+                }
+                if E::SCALED {
+                    self.codes.put_query::<V>(query, (from, to), args.head_dim);
+                    continue;
                 }
                 for d in (0..args.head_dim).step_by(WIDTH) {
                     V::load(from.add(d)).round_bf16().store(to.add(d));
@@ -287,7 +294,7 @@ pub(crate) const FETCHED: usize = 2;
 ///
 /// Pages lie anywhere, and the processor looks ahead only within a page that is being read; so the
 /// pages of all heads, or of two blocks where there is one head, are asked for side by side, as
-/// that many streams.
+/// that many streams. Pages of bytes are short, and asked for one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fetch {
     /// What is asked for next of the keys, and how far from there it is to the values.
@@ -351,9 +358,11 @@ impl Fetch {
     fn new<E: Element>(args: &AttentionArgs, task: &AttentionTask, ids: &[u32]) -> Fetch {
         let page_bytes = E::page_bytes(args.head_dim);
         let page_of = |id: u32| (id as usize * args.n_kv_heads + task.first_kv_head) * page_bytes;
+        // The heads' pages of a block follow one another: one stream where they are short.
+        let n_heads_together = if E::SCALED { task.n_kv_heads } else { 1 };
         let (to_next, n_pages) = match *ids {
             [first, second, ..] => (page_of(second).wrapping_sub(page_of(first)), FETCHED),
-            _ => (page_bytes, task.n_kv_heads),
+            _ => (page_bytes, task.n_kv_heads / n_heads_together),
         };
         let Some(&first) = ids.first() else { return Fetch::none() };
         Fetch {
@@ -363,8 +372,22 @@ impl Fetch {
             to_first: LINE.wrapping_sub((n_pages - 1).wrapping_mul(to_next)),
             n_pages,
             pages_left: n_pages,
-            lines_left: page_bytes.div_ceil(LINE),
+            lines_left: (n_heads_together * page_bytes).div_ceil(LINE),
         }
+    }
+
+    /// The next `n` lines of keys and of values, of pages that are one stream.
+    #[inline(always)]
+    pub(in crate::kernels) fn take(&mut self, n: usize) -> Ahead {
+        debug_assert!(self.n_pages <= 1);
+        if self.lines_left == 0 {
+            // Something that is there anyway.
+            return Ahead { keys: std::ptr::from_ref(self).cast(), to_values: 0, step: 0 };
+        }
+        let ahead = Ahead { keys: self.keys, to_values: self.to_values, step: LINE };
+        self.keys = self.keys.wrapping_add(n * LINE);
+        self.lines_left = self.lines_left.saturating_sub(n);
+        ahead
     }
 
     /// Asks for the next lines.
@@ -398,6 +421,42 @@ impl Fetch {
                 self.pages_left = self.n_pages;
                 self.lines_left -= 1;
             }
+        }
+    }
+}
+
+/// Lines that a loop asks for one by one.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::kernels) struct Ahead {
+    keys: *const u8,
+    to_values: usize,
+    step: usize,
+}
+
+impl Ahead {
+    /// Asks for the next line of keys and of values.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn ask<V: Lanes>(&mut self) {
+        // SAFETY: a prefetch of any address does no harm.
+        unsafe {
+            V::prefetch(self.keys);
+            V::prefetch(self.keys.wrapping_add(self.to_values));
+        }
+        self.keys = self.keys.wrapping_add(self.step);
+    }
+
+    /// Asks for `n` lines at once.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn ask_all<V: Lanes>(mut self, n: usize) {
+        for _ in 0..n {
+            // SAFETY: forwarded contract.
+            unsafe { self.ask::<V>() };
         }
     }
 }

@@ -1,0 +1,231 @@
+//! Attention over keys and values that are bytes.
+//!
+//! They are met as the whole numbers they are: a query is rounded to whole numbers with a unit of
+//! its own, a block's weights, times the scales of their values, to another, and the sums of their
+//! products with bytes are exact. So they may be computed in any order: two bytes at a time here,
+//! four where there are instructions for it.
+//! ```text
+//! score = (sum(k[d] * q[d]) * unit of q) * (scale * scale of k)
+//! sum   = fma(sum, decay, sum(v[t] * w[t]) * unit of w)
+//! ```
+
+use crate::kernels::attention::NoTiles;
+use crate::kernels::attention::task::{AttentionScratch, Fetch, QUERIES};
+use crate::kernels::kv::{KV_BLOCK, QUAD, largest_size};
+use crate::lanes::{Lanes, TINY, WIDTH};
+use crate::math::round_whole;
+
+/// What a number is cut into for instructions that take bytes: so many times one, and another.
+const HIGH: i16 = 16;
+
+/// The largest element of a query: of two parts that are signed bytes.
+const MAX_QUERY: f32 = 2039.0;
+
+/// The largest weight: of two parts that are bytes, without sign.
+const MAX_WEIGHT: f32 = 4095.0;
+
+/// How far a score must be above those before it for the weights to be measured by it: a weight may
+/// be `e` to this power at most. Where the largest score is hardly ever looked for, nobody waits
+/// for it.
+pub(super) const RAISE: f32 = 8.0;
+
+/// A thread's working memory besides what all element types need.
+#[derive(Debug)]
+pub(crate) struct CodeScratch {
+    /// The task's queries, `[QUERIES][head_dim]`.
+    words: Vec<i16>,
+    /// The same in two parts, see [`HIGH`].
+    pub(in crate::kernels) high: Vec<i8>,
+    pub(in crate::kernels) low: Vec<i8>,
+    /// What the elements of each add up to.
+    pub(in crate::kernels) totals: Vec<i32>,
+    /// One, in each query.
+    pub(in crate::kernels) units: Vec<f32>,
+    /// One, in each query's weights of the block at hand.
+    pub(in crate::kernels) weight_units: Vec<f32>,
+}
+
+impl CodeScratch {
+    pub(super) fn new(head_dim: usize) -> Self {
+        Self {
+            words: vec![0; QUERIES * head_dim],
+            high: vec![0; QUERIES * head_dim],
+            low: vec![0; QUERIES * head_dim],
+            totals: vec![0; QUERIES],
+            units: vec![0.0; QUERIES],
+            weight_units: vec![0.0; QUERIES],
+        }
+    }
+
+    /// Rounds a query to whole numbers, which are left in `to`, too.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; `from` and `to` have `head_dim` elements, a multiple of 16.
+    #[inline(always)]
+    pub(super) unsafe fn put_query<V: Lanes>(
+        &mut self,
+        query: usize,
+        (from, to): (*const f32, *mut f32),
+        head_dim: usize,
+    ) {
+        let (at, max) = (query * head_dim..(query + 1) * head_dim, MAX_QUERY);
+        let words = &mut self.words[at.clone()];
+        // SAFETY: `d` plus sixteen stays within the query.
+        unsafe {
+            let largest = largest_size::<V>(from, head_dim);
+            let is_nothing = largest < TINY;
+            self.units[query] = if is_nothing { 0.0 } else { largest / max };
+            let inverse = V::splat(if is_nothing { 0.0 } else { max / largest });
+            for d in (0..head_dim).step_by(WIDTH) {
+                // What is not a number becomes the smallest one, the same everywhere.
+                let scaled = V::load(from.add(d)).mul(inverse);
+                let whole = round_whole(scaled.max(V::splat(-max)).min(V::splat(max)));
+                whole.store(to.add(d));
+                whole.store_i16(words.as_mut_ptr().add(d));
+            }
+        }
+        let mut total = 0;
+        for ((word, high), low) in
+            words.iter().zip(&mut self.high[at.clone()]).zip(&mut self.low[at])
+        {
+            let tall = (word + HIGH / 2).div_euclid(HIGH);
+            (*high, *low) = (tall as i8, (word - HIGH * tall) as i8);
+            total += i32::from(*word);
+        }
+        self.totals[query] = total;
+    }
+}
+
+/// Rounds a block's weights to whole numbers; returns one, too. Not a number if one of them is
+/// none.
+///
+/// # Safety
+/// As [`Lanes`]; weights are not negative.
+#[inline(always)]
+pub(super) unsafe fn round_weights<V: Lanes>([first, second]: [V; 2]) -> ([V; 2], f32) {
+    // SAFETY: register operations only.
+    unsafe {
+        // The larger of two may hide that one is not a number; their sum times zero does not.
+        let larger = first.add(second).mul_add(V::splat(0.0), first.max(second));
+        let largest = larger.max_magnitude();
+        let inverse = V::splat(if largest == 0.0 { 0.0 } else { MAX_WEIGHT / largest });
+        let whole = [round_whole(first.mul(inverse)), round_whole(second.mul(inverse))];
+        (whole, largest / MAX_WEIGHT)
+    }
+}
+
+/// How queries and weights meet bytes.
+pub(crate) trait Dots<V: Lanes> {
+    /// Dot products of `Q` queries, from `query` on, with a block's keys.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; `keys` is a page of heads of `head_dim`.
+    unsafe fn score<const Q: usize>(
+        head_dim: usize,
+        query: usize,
+        keys: *const i8,
+        codes: &CodeScratch,
+        fetch: &mut Fetch,
+    ) -> [[V; 2]; Q];
+
+    /// Adds a block's values, by the weights of `Q` queries from the one named on, to their sums.
+    ///
+    /// # Safety
+    /// As [`score`](Self::score), for a page of values.
+    unsafe fn gather<const Q: usize>(
+        head_dim: usize,
+        weights: (usize, [[V; 2]; Q]),
+        values: *const i8,
+        scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
+    );
+}
+
+impl<V: Lanes> Dots<V> for NoTiles {
+    #[inline(always)]
+    unsafe fn score<const Q: usize>(
+        head_dim: usize,
+        query: usize,
+        keys: *const i8,
+        codes: &CodeScratch,
+        fetch: &mut Fetch,
+    ) -> [[V; 2]; Q] {
+        // SAFETY: fours of dimensions stay within the head.
+        unsafe {
+            let mut sums = [[V::zero_words(); 2]; Q];
+            let words = codes.words.as_ptr().add(query * head_dim);
+            let mut ahead = fetch.take(head_dim / QUAD);
+            for d in (0..head_dim).step_by(QUAD) {
+                ahead.ask::<V>();
+                let keys = keys.add(d * KV_BLOCK).cast::<u8>();
+                for (half, keys) in [keys, keys.add(QUAD * WIDTH)].into_iter().enumerate() {
+                    let keys = V::load_words(keys);
+                    let (even, odd) =
+                        (V::signed_bytes::<false>(keys), V::signed_bytes::<true>(keys));
+                    for (q, sums) in sums.iter_mut().enumerate() {
+                        let quad =
+                            words.add(q * head_dim + d).cast::<[i16; QUAD]>().read_unaligned();
+                        sums[half] = V::add_products(sums[half], even, [quad[0], quad[2]]);
+                        sums[half] = V::add_products(sums[half], odd, [quad[1], quad[3]]);
+                    }
+                }
+            }
+            let mut products = [[V::splat(0.0); 2]; Q];
+            for (products, sums) in products.iter_mut().zip(sums) {
+                *products = [V::from_words(sums[0]), V::from_words(sums[1])];
+            }
+            products
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn gather<const Q: usize>(
+        head_dim: usize,
+        (query, floats): (usize, [[V; 2]; Q]),
+        values: *const i8,
+        scratch: &mut AttentionScratch,
+        fetch: &mut Fetch,
+    ) {
+        // SAFETY: columns stay within the head, fours of tokens within the block.
+        unsafe {
+            let mut weights = [[0i16; KV_BLOCK]; Q];
+            for (weights, [first, second]) in weights.iter_mut().zip(floats) {
+                first.store_i16(weights.as_mut_ptr());
+                second.store_i16(weights.as_mut_ptr().add(WIDTH));
+            }
+            for d in (0..head_dim).step_by(WIDTH) {
+                fetch.take(QUAD).ask_all::<V>(QUAD);
+                let mut sums = [V::zero_words(); Q];
+                for token in (0..KV_BLOCK).step_by(QUAD) {
+                    let values = V::load_words(values.add(token * head_dim + QUAD * d).cast());
+                    let (even, odd) =
+                        (V::signed_bytes::<false>(values), V::signed_bytes::<true>(values));
+                    for (sum, weights) in sums.iter_mut().zip(&weights) {
+                        let [first, second] = [[token, token + 2], [token + 1, token + 3]];
+                        *sum = V::add_products(*sum, even, first.map(|token| weights[token]));
+                        *sum = V::add_products(*sum, odd, second.map(|token| weights[token]));
+                    }
+                }
+                for (q, sum) in (query..).zip(sums) {
+                    scratch.add_codes(q, q * head_dim + d, V::from_words(sum));
+                }
+            }
+        }
+    }
+}
+
+impl AttentionScratch {
+    /// Adds sixteen columns of a block's sums of codes to those of a query, which are from `at` on.
+    ///
+    /// # Safety
+    /// As [`Lanes`]; there are sums of the task's queries.
+    #[inline(always)]
+    pub(in crate::kernels) unsafe fn add_codes<V: Lanes>(&mut self, query: usize, at: usize, x: V) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let sums = self.sums.as_mut_ptr().add(at);
+            let product = x.mul(V::splat(self.codes.weight_units[query]));
+            V::load(sums).mul_add(V::splat(self.decays[query]), product).store(sums);
+        }
+    }
+}
