@@ -41,7 +41,9 @@ WORKERS = {
 OWN = {
     "paceline": [],
     "paceline-int12": ["--activation-dtype", "int12"],
+    "paceline-int8": ["--kv-cache-dtype", "int8"],
     "paceline-drafts": ["--num-speculative-tokens", "8"],
+    "paceline-int8-drafts": ["--kv-cache-dtype", "int8", "--num-speculative-tokens", "8"],
 }
 ENGINES = [*OWN, *WORKERS]
 DEFAULT_ENGINES = "paceline,llama.cpp,openvino-f16"

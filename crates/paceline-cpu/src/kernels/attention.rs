@@ -5,8 +5,9 @@
 //! weighted sum of values. Where tokens have scales, a key's multiplies its score, a value's its
 //! weight; keys and values are then whole numbers and met as such, see [`codes`].
 //!
-//! Otherwise queries, keys, values and weights meet as bf16 values, in the order of a matrix tile (see
-//! [`crate::kernels::matmul`]). For every 32 dimensions of a head, and for every block of tokens:
+//! Otherwise queries, keys, values and weights meet as bf16 values, in the order of a matrix tile
+//! (see [`crate::kernels::matmul`]). For every 32 dimensions of a head, and for every block of
+//! tokens:
 //! ```text
 //! score = score + (even + odd)
 //! even  = fma(k[2i], q[2i], even),  odd = fma(k[2i+1], q[2i+1], odd)      i = 0..16
@@ -257,7 +258,7 @@ unsafe fn see_codes<V: Lanes, E: Element, T: Tiles + Dots<V>, const Q: usize>(
             let sums = (scratch.weights[q].as_mut_ptr(), V::splat(scratch.decays[q]));
             let now = scratch.maxima[q];
             let floats = weights_of::<V, E>(*weights, span.lanes(), now, values, sums);
-            (*weights, scratch.codes.weight_units[q]) = codes::round_weights(floats);
+            (*weights, scratch.codes.weight_units[q]) = codes::scale_weights(floats);
         }
         let values = values.codes.cast();
         T::gather(args.head_dim, (query, weights), values, scratch, fetch);

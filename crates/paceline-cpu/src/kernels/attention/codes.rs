@@ -96,21 +96,20 @@ impl CodeScratch {
     }
 }
 
-/// Rounds a block's weights to whole numbers; returns one, too. Not a number if one of them is
-/// none.
+/// A block's weights as they will be rounded to whole numbers, and one of those. Not a number if
+/// one of the weights is none.
 ///
 /// # Safety
 /// As [`Lanes`]; weights are not negative.
 #[inline(always)]
-pub(super) unsafe fn round_weights<V: Lanes>([first, second]: [V; 2]) -> ([V; 2], f32) {
+pub(super) unsafe fn scale_weights<V: Lanes>([first, second]: [V; 2]) -> ([V; 2], f32) {
     // SAFETY: register operations only.
     unsafe {
         // The larger of two may hide that one is not a number; their sum times zero does not.
         let larger = first.add(second).mul_add(V::splat(0.0), first.max(second));
         let largest = larger.max_magnitude();
         let inverse = V::splat(if largest == 0.0 { 0.0 } else { MAX_WEIGHT / largest });
-        let whole = [round_whole(first.mul(inverse)), round_whole(second.mul(inverse))];
-        (whole, largest / MAX_WEIGHT)
+        ([first.mul(inverse), second.mul(inverse)], largest / MAX_WEIGHT)
     }
 }
 
@@ -129,6 +128,7 @@ pub(crate) trait Dots<V: Lanes> {
     ) -> [[V; 2]; Q];
 
     /// Adds a block's values, by the weights of `Q` queries from the one named on, to their sums.
+    /// Weights are rounded to the nearest whole number (ties to even).
     ///
     /// # Safety
     /// As [`score`](Self::score), for a page of values.
@@ -190,8 +190,8 @@ impl<V: Lanes> Dots<V> for NoTiles {
         unsafe {
             let mut weights = [[0i16; KV_BLOCK]; Q];
             for (weights, [first, second]) in weights.iter_mut().zip(floats) {
-                first.store_i16(weights.as_mut_ptr());
-                second.store_i16(weights.as_mut_ptr().add(WIDTH));
+                round_whole(first).store_i16(weights.as_mut_ptr());
+                round_whole(second).store_i16(weights.as_mut_ptr().add(WIDTH));
             }
             for d in (0..head_dim).step_by(WIDTH) {
                 fetch.take(QUAD).ask_all::<V>(QUAD);
