@@ -202,7 +202,7 @@ macro_rules! entries {
 
             $(#[target_feature(enable = $features)])?
             unsafe fn rope(x: *mut f32, cos: *const f32, sin: *const f32, half: usize) {
-                unsafe { rows::rope::<V>(x, cos, sin, half) }
+                unsafe { rows::rope::<V>((x, x), cos, sin, half) }
             }
 
             $(#[target_feature(enable = $features)])?

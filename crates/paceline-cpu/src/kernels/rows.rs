@@ -140,9 +140,15 @@ pub(crate) unsafe fn gated<V: Lanes>(gate: *mut f32, up: *const f32, n: usize, g
 /// given.
 ///
 /// # Safety
-/// As [`Lanes`]; `x` holds `2 * half` elements, `cos` and `sin` `half`.
+/// As [`Lanes`]; `x` and `to` hold `2 * half` elements and are the same or apart, `cos` and `sin`
+/// hold `half`.
 #[inline(always)]
-pub(crate) unsafe fn rope<V: Lanes>(x: *mut f32, cos: *const f32, sin: *const f32, half: usize) {
+pub(crate) unsafe fn rope<V: Lanes>(
+    (x, to): (*const f32, *mut f32),
+    cos: *const f32,
+    sin: *const f32,
+    half: usize,
+) {
     for i in (0..half).step_by(WIDTH) {
         let count = run_len(i, half);
         // SAFETY: runs stay below `half`.
@@ -152,8 +158,8 @@ pub(crate) unsafe fn rope<V: Lanes>(x: *mut f32, cos: *const f32, sin: *const f3
             let c = load_first::<V>(cos.add(i), count, 0.0);
             let s = load_first::<V>(sin.add(i), count, 0.0);
             let zero = V::splat(0.0);
-            store_first(a.mul_add(c, zero.sub(b.mul(s))), x.add(i), count);
-            store_first(b.mul_add(c, a.mul(s)), x.add(half + i), count);
+            store_first(a.mul_add(c, zero.sub(b.mul(s))), to.add(i), count);
+            store_first(b.mul_add(c, a.mul(s)), to.add(half + i), count);
         }
     }
 }

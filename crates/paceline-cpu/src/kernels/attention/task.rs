@@ -48,15 +48,27 @@ pub(crate) struct LateRope {
 }
 
 impl LateRope {
-    /// Turns a head of a row.
+    /// Turns a head of a row on its way from one place to another.
     ///
     /// # Safety
-    /// As [`Lanes`]; the angles cover the row, and the head has as many dimensions.
+    /// As [`Lanes`]; the angles cover the row, and the head has as many dimensions at least, a
+    /// multiple of 16, in both places.
     #[inline(always)]
-    unsafe fn turn<V: Lanes>(self, row: usize, head: *mut f32) {
+    unsafe fn turn<V: Lanes>(
+        self,
+        row: usize,
+        (from, to): (*const f32, *mut f32),
+        head_dim: usize,
+    ) {
         let [cos, sin] = [self.cos, self.sin].map(|angles| angles.wrapping_add(row * self.half));
         // SAFETY: forwarded contract.
-        unsafe { rope::<V>(head, cos, sin, self.half) }
+        unsafe {
+            // What has no angle goes along; the vector it begins in is written once more.
+            for d in (2 * self.half / WIDTH * WIDTH..head_dim).step_by(WIDTH) {
+                V::load(from.add(d)).store(to.add(d));
+            }
+            rope::<V>((from, to), cos, sin, self.half);
+        }
     }
 }
 
@@ -146,8 +158,7 @@ impl AttentionScratch {
                 let to = self.queries.as_mut_ptr().add(query * args.head_dim);
                 let mut from = from;
                 if task.stores && args.late_rope.half > 0 {
-                    std::ptr::copy_nonoverlapping(from, to, args.head_dim);
-                    args.late_rope.turn::<V>(task.first_row, to);
+                    args.late_rope.turn::<V>(task.first_row, (from, to), args.head_dim);
                     from = to;
                 }
                 if E::SCALED {
@@ -235,9 +246,9 @@ impl AttentionArgs {
             let [mut key, value] = self.fresh.map(|rows| rows.add(task.first_row * width));
             if self.late_rope.half > 0 {
                 let turned = scratch.keys.as_mut_ptr();
-                std::ptr::copy_nonoverlapping(key, turned, width);
-                for head in 0..self.n_kv_heads {
-                    self.late_rope.turn::<V>(task.first_row, turned.add(head * self.head_dim));
+                for head in (0..width).step_by(self.head_dim) {
+                    let both = (key.add(head), turned.add(head));
+                    self.late_rope.turn::<V>(task.first_row, both, self.head_dim);
                 }
                 key = turned;
             }
