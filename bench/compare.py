@@ -8,8 +8,9 @@
 Machines drift, so the engines take turns: for every round and batch size each of them runs once, in
 a process of its own, and the order changes from round to round. Loading a model is not timed.
 Prefill lasts until every sequence has its first token; decode is the rest, one token of every
-sequence in each step (more in `paceline-drafts`, as far as its guesses are right). Greedy, no end of text, the same number of tokens for all. Only speed is
-compared. An engine that is not there, or fails, is named and left out.
+sequence in each step (more in `paceline-drafts`, as far as its guesses are right). Greedy, no end
+of text, the same number of tokens for all. Only speed is compared. An engine that is not there, or
+fails, is named and left out.
 """
 
 import argparse
@@ -37,7 +38,7 @@ WORKERS = {
     "openvino-f16": "openvino_worker.py",
     "transformers": "transformers_worker.py",
 }
-# Ours, and how many guesses at next tokens each step may have for a sequence.
+# Ours, with what flags.
 OWN = {
     "paceline": [],
     "paceline-int12": ["--activation-dtype", "int12"],
