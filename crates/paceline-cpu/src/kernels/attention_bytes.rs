@@ -5,15 +5,12 @@
 
 use std::arch::x86_64::*;
 
-use crate::kernels::attention::codes::{CodeScratch, Dots};
+use crate::kernels::attention::codes::{CodeScratch, Dots, LOW_BITS};
 use crate::kernels::attention::{AttentionScratch, Fetch};
 use crate::kernels::attention_amx::AmxTiles;
 use crate::kernels::kv::{KV_BLOCK, QUAD};
 use crate::lanes::WIDTH;
 use crate::lanes::avx512::Avx512Lanes as V;
-
-/// Bits of the second part.
-const LOW_BITS: u32 = 4;
 
 /// Both parts of the weights of four tokens, one after the other.
 type Weights = [[i32; 2]; KV_BLOCK / QUAD];

@@ -15,8 +15,9 @@ use crate::kernels::kv::{KV_BLOCK, QUAD, largest_size};
 use crate::lanes::{Lanes, TINY, WIDTH};
 use crate::math::round_whole;
 
-/// What a number is cut into for instructions that take bytes: so many times one, and another.
-const HIGH: i16 = 16;
+/// Numbers are cut in two for instructions that take bytes; bits of the second part.
+pub(in crate::kernels) const LOW_BITS: u32 = 4;
+const HIGH: i16 = 1 << LOW_BITS;
 
 /// The largest element of a query: of two parts that are signed bytes.
 const MAX_QUERY: f32 = 2039.0;
@@ -34,7 +35,7 @@ pub(super) const RAISE: f32 = 8.0;
 pub(crate) struct CodeScratch {
     /// The task's queries, `[QUERIES][head_dim]`.
     words: Vec<i16>,
-    /// The same in two parts, see [`HIGH`].
+    /// The same in two parts: [`HIGH`] times the first, and the second.
     pub(in crate::kernels) high: Vec<i8>,
     pub(in crate::kernels) low: Vec<i8>,
     /// What the elements of each add up to.
