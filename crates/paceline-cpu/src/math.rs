@@ -20,6 +20,17 @@ pub(crate) unsafe fn round_whole<V: Lanes>(x: V) -> V {
     unsafe { x.add(V::splat(ROUNDER)).sub(V::splat(ROUNDER)) }
 }
 
+/// The nearest whole number from `-max` to `max`; what is not a number becomes the smallest, the
+/// same everywhere.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+pub(crate) unsafe fn round_within<V: Lanes>(x: V, max: f32) -> V {
+    // SAFETY: as above.
+    unsafe { round_whole(x.max(V::splat(-max)).min(V::splat(max))) }
+}
+
 /// `e^x`, to about one unit in the last place; clamped to finite, normal results.
 ///
 /// # Safety

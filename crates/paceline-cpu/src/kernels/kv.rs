@@ -14,7 +14,7 @@
 use std::fmt;
 
 use crate::lanes::{Lanes, TINY, WIDTH, to_array};
-use crate::math::{ROUNDER, round_whole};
+use crate::math::{ROUNDER, round_within};
 
 /// Token slots of a KV block.
 pub const KV_BLOCK: usize = 32;
@@ -295,11 +295,7 @@ impl Element for Int8 {
 #[inline(always)]
 unsafe fn whole_codes<V: Lanes>(numbers: V, inverse: f32) -> V {
     // SAFETY: register operations only.
-    unsafe {
-        // What is not a number becomes the smallest code, the same everywhere.
-        let scaled = numbers.mul(V::splat(inverse));
-        round_whole(scaled.max(V::splat(-MAX_CODE)).min(V::splat(MAX_CODE)))
-    }
+    unsafe { round_within(numbers.mul(V::splat(inverse)), MAX_CODE) }
 }
 
 /// One KV head's keys or values of a block.

@@ -13,7 +13,7 @@ use crate::kernels::attention::NoTiles;
 use crate::kernels::attention::task::{AttentionScratch, Fetch, QUERIES};
 use crate::kernels::kv::{KV_BLOCK, QUAD, largest_size};
 use crate::lanes::{Lanes, TINY, WIDTH};
-use crate::math::round_whole;
+use crate::math::{round_whole, round_within};
 
 /// Numbers are cut in two for instructions that take bytes; bits of the second part.
 pub(in crate::kernels) const LOW_BITS: u32 = 4;
@@ -69,18 +69,16 @@ impl CodeScratch {
         (from, to): (*const f32, *mut f32),
         head_dim: usize,
     ) {
-        let (at, max) = (query * head_dim..(query + 1) * head_dim, MAX_QUERY);
+        let at = query * head_dim..(query + 1) * head_dim;
         let words = &mut self.words[at.clone()];
         // SAFETY: `d` plus sixteen stays within the query.
         unsafe {
             let largest = largest_size::<V>(from, head_dim);
             let is_nothing = largest < TINY;
-            self.units[query] = if is_nothing { 0.0 } else { largest / max };
-            let inverse = V::splat(if is_nothing { 0.0 } else { max / largest });
+            self.units[query] = if is_nothing { 0.0 } else { largest / MAX_QUERY };
+            let inverse = V::splat(if is_nothing { 0.0 } else { MAX_QUERY / largest });
             for d in (0..head_dim).step_by(WIDTH) {
-                // What is not a number becomes the smallest one, the same everywhere.
-                let scaled = V::load(from.add(d)).mul(inverse);
-                let whole = round_whole(scaled.max(V::splat(-max)).min(V::splat(max)));
+                let whole = round_within(V::load(from.add(d)).mul(inverse), MAX_QUERY);
                 whole.store(to.add(d));
                 whole.store_i16(words.as_mut_ptr().add(d));
             }

@@ -109,7 +109,7 @@ pub(crate) struct AttentionScratch {
     pub(in crate::kernels) maxima: Vec<f32>,
     /// What the sums so far are multiplied with for the block at hand.
     pub(in crate::kernels) decays: Vec<f32>,
-    /// Scores, then weights (times the values' scales), of the block at hand.
+    /// Scores, then weights, of the block at hand.
     pub(in crate::kernels) scores: Vec<[f32; KV_BLOCK]>,
     pub(in crate::kernels) codes: CodeScratch,
     #[cfg(target_arch = "x86_64")]
