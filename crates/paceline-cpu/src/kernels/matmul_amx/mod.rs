@@ -10,6 +10,7 @@
 //! What is stored as a vector and read back in parts (scales) or as a tile (weights) is stored well
 //! ahead: such a read waits until the store has left the processor's queue.
 
+mod lines;
 mod narrow;
 mod pairs;
 mod put;

@@ -6,7 +6,8 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{self, Lines, Product, Sums};
+use super::lines::Lines;
+use super::put::{self, Product, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{STRIP, SUMS, Sink, TILE};
 use crate::acts::{ACT_BLOCK, ActView, TILE_ROWS};

@@ -9,7 +9,8 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{self, Lines, Product, Sums};
+use super::lines::Lines;
+use super::put::{self, Product, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
 use super::{SUMS, Sink, TILE};
 use crate::acts::{ActView, TILE_ROWS};

@@ -6,19 +6,15 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::residual::{ResidualSink, residual};
+use super::residual::residual;
 use super::{SUMS, Sink};
 use crate::acts::{ACT_BLOCK, ActView, ActViewMut, TILE_ROWS};
-use crate::aligned::LINE;
 use crate::kernels::matmul::{Output, finish};
 use crate::kernels::rows::put_acts;
 use crate::lanes::avx512::Avx512Lanes;
 use crate::lanes::{Lanes, WIDTH, load_first};
 use crate::math::{gate_of, run_len};
 use crate::packed::CodedView;
-
-/// Elements of a tile of activations.
-const TILE: usize = ACT_BLOCK * TILE_ROWS;
 
 /// Rows below which taking them one by one costs less than turning sixteen.
 const FEW: usize = 4;
@@ -479,67 +475,5 @@ unsafe fn transposed(sums: *const f32) -> [__m512; 16] {
             columns[12 + c] = _mm512_shuffle_f32x4::<0xdd>(high_top, high_end);
         }
         columns
-    }
-}
-
-/// Where results will be written: a line for each row (and its neighbour, for a second panel), or
-/// half a tile of activations.
-///
-/// They are asked for while the products run. Rows lie far apart, each in a line and often in a
-/// page of its own, and writing would wait for each of them.
-#[derive(Clone, Copy)]
-pub(super) struct Lines {
-    at: *const u8,
-    step: usize,
-    tile_step: usize,
-    /// From a panel's to the next one's; 0: they have none of their own.
-    panel_step: usize,
-    count: usize,
-}
-
-impl Lines {
-    /// A few lines that are always at hand.
-    const NONE: Lines =
-        Lines { at: std::ptr::null(), step: 0, tile_step: 0, panel_step: 0, count: 0 };
-
-    /// Half a tile of activations.
-    fn of_half_tile(acts: ActViewMut, panel: usize, row: usize) -> Lines {
-        let at = half_tile(acts, panel, row).cast_const().cast();
-        let tile_step = acts.n_blocks * TILE * size_of::<u16>();
-        Lines { at, step: LINE, tile_step, panel_step: 0, count: acts.tile_rows.div_ceil(2) }
-    }
-
-    pub(super) fn of(sink: Sink, panel: usize, rows: Range<usize>) -> Lines {
-        let row = rows.start;
-        match sink {
-            Sink::Rows(out) => {
-                let at = out.data.wrapping_add(row * out.stride + panel * WIDTH);
-                let step = out.stride * size_of::<f32>();
-                let tile_step = TILE_ROWS * step;
-                let count = TILE_ROWS.min(rows.len());
-                Lines { at: at.cast_const().cast(), step, tile_step, panel_step: LINE, count }
-            }
-            Sink::Gate(to) => Lines::of_half_tile(to.acts, panel, row),
-            Sink::Residual(ResidualSink { next: Some(next), .. }) => {
-                let lines = Lines::of_half_tile(next.acts, panel, row);
-                Lines { panel_step: lines.count * LINE, ..lines }
-            }
-            Sink::Tops(_) | Sink::Residual(_) => Lines::NONE,
-        }
-    }
-
-    /// Asks for what the `nth` row of a tile, or line of half a tile, needs for `W` panels.
-    #[inline(always)]
-    pub(super) fn ask<const W: usize>(self, tile: usize, nth: usize) {
-        if nth < self.count {
-            let at = self.at.wrapping_add(tile * self.tile_step + nth * self.step);
-            // SAFETY: a prefetch of any address does no harm.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_ET0>(at.cast());
-                if W > 1 && self.panel_step > 0 {
-                    _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(self.panel_step).cast());
-                }
-            }
-        }
     }
 }

@@ -5,7 +5,8 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::put::{Lines, Product, Sums};
+use super::lines::Lines;
+use super::put::{Product, Sums};
 use super::unpack::{HEADS, Heads, Unpacker};
 use super::{SUMS, Sink, TILE, put};
 use crate::acts::{ActView, TILE_ROWS};
