@@ -140,6 +140,17 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn minus_inverse(self) -> Self {
+        unsafe {
+            let sum = _mm256_set1_epi32(super::BITS_OF_MINUS_ONE as i32);
+            Self(
+                _mm256_castsi256_ps(_mm256_sub_epi32(sum, _mm256_castps_si256(self.0))),
+                _mm256_castsi256_ps(_mm256_sub_epi32(sum, _mm256_castps_si256(self.1))),
+            )
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self {
         unsafe {
             let bytes = _mm_loadu_si128(from.cast());
@@ -152,7 +163,7 @@ unsafe impl Lanes for Avx2Lanes {
     #[inline(always)]
     unsafe fn round_bf16(self) -> Self {
         let Self(low, high) = unsafe { self.round_weight() };
-        unsafe { Self(flush_tiny(low, self.0), flush_tiny(high, self.1)) }
+        unsafe { Self(flush_tiny(low), flush_tiny(high)) }
     }
 
     #[inline(always)]
@@ -316,16 +327,16 @@ unsafe fn round_half(x: __m256) -> __m256 {
     }
 }
 
-/// `rounded`, or zero where `x` is tiny.
+/// Zero for what is tiny.
 ///
 /// # Safety
 /// The machine has AVX2.
 #[inline(always)]
-unsafe fn flush_tiny(rounded: __m256, x: __m256) -> __m256 {
+unsafe fn flush_tiny(x: __m256) -> __m256 {
     // SAFETY: the caller's machine has AVX2; these work on registers alone.
     unsafe {
         let size = _mm256_andnot_ps(_mm256_set1_ps(-0.0), x);
         let large = _mm256_cmp_ps::<_CMP_NLT_UQ>(size, _mm256_set1_ps(super::TINY));
-        _mm256_and_ps(rounded, large)
+        _mm256_and_ps(x, large)
     }
 }

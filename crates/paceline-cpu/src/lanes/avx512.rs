@@ -109,6 +109,14 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn minus_inverse(self) -> Self {
+        unsafe {
+            let sum = _mm512_set1_epi32(super::BITS_OF_MINUS_ONE as i32);
+            Self(_mm512_castsi512_ps(_mm512_sub_epi32(sum, _mm512_castps_si512(self.0))))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self {
         Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) })
     }
@@ -116,12 +124,12 @@ unsafe impl Lanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn round_bf16(self) -> Self {
         unsafe {
-            let rounded = _mm512_castps_si512(self.round_weight().0);
+            let rounded = self.round_weight().0;
             let large = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(
-                _mm512_abs_ps(self.0),
+                _mm512_abs_ps(rounded),
                 _mm512_set1_ps(super::TINY),
             );
-            Self(_mm512_castsi512_ps(_mm512_maskz_mov_epi32(large, rounded)))
+            Self(_mm512_maskz_mov_ps(large, rounded))
         }
     }
 

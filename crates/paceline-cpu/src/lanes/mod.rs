@@ -44,7 +44,7 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn store_f16(self, to: *mut u16);
     /// Sixteen signed bytes.
     unsafe fn load_i8(from: *const i8) -> Self;
-    /// The nearest bf16 (ties away from zero), and zero for magnitudes below [`TINY`].
+    /// The nearest bf16 (ties away from zero), and zero where that is below [`TINY`].
     unsafe fn round_bf16(self) -> Self;
     /// The nearest bf16 (ties away from zero).
     unsafe fn round_weight(self) -> Self;
@@ -89,6 +89,8 @@ pub(crate) unsafe trait Lanes: Copy {
 
     /// `self * 2^n`, where `n` is a whole number held in `n_biased`'s low bits (see `math::exp`).
     unsafe fn scale_by_pow2(self, n_biased: Self) -> Self;
+    /// Minus one over a negative number that is neither tiny nor huge, up to 1/8 too large.
+    unsafe fn minus_inverse(self) -> Self;
 
     /// Asks for a cache line that will be read soon; any address will do.
     #[inline(always)]
@@ -126,6 +128,9 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn high_bf16(words: Self::Words) -> Self;
 }
 
+/// What the bits of `x` and `-1 / x` add up to, more or less: bits are about a logarithm.
+const BITS_OF_MINUS_ONE: u32 = 1.0_f32.to_bits() + (-1.0_f32).to_bits();
+
 /// Two half words as one word.
 #[inline(always)]
 pub(crate) fn word_of([low, high]: [i16; 2]) -> i32 {
@@ -136,7 +141,7 @@ pub(crate) fn word_of([low, high]: [i16; 2]) -> i32 {
 #[inline(always)]
 pub(crate) fn round_to_bf16(x: f32) -> f32 {
     let rounded = f32::from_bits(x.to_bits().wrapping_add(0x8000) & 0xffff_0000);
-    if x.abs() < TINY { 0.0 } else { rounded }
+    if rounded.abs() < TINY { 0.0 } else { rounded }
 }
 
 /// Loads the first `n` lanes (`n <= 16`) and fills the rest with `fill`.

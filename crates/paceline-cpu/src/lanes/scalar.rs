@@ -103,6 +103,11 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn minus_inverse(self) -> Self {
+        Self(self.0.map(|x| f32::from_bits(super::BITS_OF_MINUS_ONE.wrapping_sub(x.to_bits()))))
+    }
+
+    #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self {
         // SAFETY: the caller provides sixteen elements.
         Self(unsafe { from.cast::<[i8; WIDTH]>().read_unaligned() }.map(f32::from))

@@ -12,7 +12,7 @@ use crate::acts::{ACT_BLOCK, ActView, ActViewMut, TILE_ROWS};
 use crate::kernels::matmul::{Output, finish};
 use crate::kernels::rows::put_acts;
 use crate::lanes::avx512::Avx512Lanes;
-use crate::lanes::{Lanes, WIDTH, load_first};
+use crate::lanes::{Lanes, TINY, WIDTH, load_first};
 use crate::math::{gate_of, run_len};
 use crate::packed::CodedView;
 
@@ -269,26 +269,34 @@ unsafe fn gate_tile([gate, up]: [*mut f32; 2], factors: __m512, to: GateSink, br
     for pair in 0..WIDTH / 2 {
         // SAFETY: forwarded contract.
         unsafe {
-            let mut both = [_mm512_setzero_si512(); 2];
-            for (nth, brain) in both.iter_mut().enumerate() {
+            let mut both = [_mm512_setzero_ps(); 2];
+            for (nth, value) in both.iter_mut().enumerate() {
                 let at = (2 * pair + nth) * WIDTH;
                 let gate = _mm512_mul_ps(_mm512_load_ps(gate.add(at)), factors);
                 let up = _mm512_mul_ps(_mm512_load_ps(up.add(at)), factors);
-                *brain = activation(gate, up, to.gelu);
+                *value = activation(gate, up, to.gelu).0;
             }
-            put_pair(interleaved(both), brains, pair, to.acts.tile_rows);
+            put_pair(rounded_pair(both), brains, pair, to.acts.tile_rows);
         }
     }
 }
 
-/// Two columns of sixteen rows, as floats that are bf16 values, side by side.
+/// Two columns of sixteen rows side by side, as [`Lanes::round_bf16`] has it.
 ///
 /// # Safety
 /// The machine has AVX-512.
 #[inline(always)]
-pub(super) unsafe fn interleaved([even, odd]: [__m512i; 2]) -> __m512i {
+pub(super) unsafe fn rounded_pair(columns: [__m512; 2]) -> __m512i {
     // SAFETY: forwarded contract.
-    unsafe { _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd) }
+    unsafe {
+        let half = _mm512_set1_epi32(0x8000);
+        let [even, odd] = columns.map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
+        let pairs = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
+        // Compared without their signs, which leave on the left.
+        let tiny = _mm512_set1_epi16((TINY.to_bits() >> 15) as i16);
+        let large = _mm512_cmpge_epu16_mask(_mm512_add_epi16(pairs, pairs), tiny);
+        _mm512_maskz_mov_epi16(large, pairs)
+    }
 }
 
 /// Row by row, sixteen columns at a time.
@@ -308,10 +316,9 @@ unsafe fn gate_few(
             let factor = product.factor(rows.start + row);
             let gate = _mm512_mul_ps(column(sums[0], row), factor);
             let up = _mm512_mul_ps(column(sums[1], row), factor);
-            let columns = activation(gate, up, to.gelu);
-            let columns = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(columns));
+            let columns = activation(gate, up, to.gelu).round_bf16();
             let mut pairs = [0u32; WIDTH / 2];
-            _mm256_storeu_si256(pairs.as_mut_ptr().cast(), columns);
+            columns.store_bf16(pairs.as_mut_ptr().cast());
             let brains = brains.cast::<u32>().add(row);
             for (i, pair) in pairs.into_iter().enumerate() {
                 *brains.add(i * to.acts.tile_rows) = pair;
@@ -323,12 +330,9 @@ unsafe fn gate_few(
 /// # Safety
 /// The machine has AVX-512.
 #[inline(always)]
-unsafe fn activation(gate: __m512, up: __m512, gelu: bool) -> __m512i {
+unsafe fn activation(gate: __m512, up: __m512, gelu: bool) -> Avx512Lanes {
     // SAFETY: forwarded contract.
-    unsafe {
-        let gated = gate_of(Avx512Lanes(gate), gelu).mul(Avx512Lanes(up));
-        _mm512_castps_si512(gated.round_bf16().0)
-    }
+    unsafe { gate_of(Avx512Lanes(gate), gelu).mul(Avx512Lanes(up)) }
 }
 
 /// Fills in `rows` of `acts`, which start with a tile, from rows at `x`.

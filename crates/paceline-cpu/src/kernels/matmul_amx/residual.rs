@@ -4,10 +4,9 @@
 use std::arch::x86_64::*;
 
 use super::SUMS;
-use super::put::{Product, Sums, fill_up, half_tile, interleaved, put_pair};
+use super::put::{Product, Sums, fill_up, half_tile, put_pair, rounded_pair};
 use crate::acts::{ActViewMut, TILE_ROWS};
-use crate::lanes::avx512::Avx512Lanes;
-use crate::lanes::{Lanes, WIDTH};
+use crate::lanes::WIDTH;
 
 /// Where sums are added to the residual stream: `[tile of rows][panel][16 outputs][16 rows]`.
 #[derive(Clone, Copy, Debug)]
@@ -92,13 +91,12 @@ unsafe fn put_normed(values: [__m512; WIDTH], weight: *const f32, brains: *mut u
     // SAFETY: forwarded contract.
     unsafe {
         for pair in 0..WIDTH / 2 {
-            let mut both = [_mm512_setzero_si512(); 2];
-            for (nth, brain) in both.iter_mut().enumerate() {
+            let mut both = [_mm512_setzero_ps(); 2];
+            for (nth, normed) in both.iter_mut().enumerate() {
                 let weight = _mm512_set1_ps(*weight.add(2 * pair + nth));
-                let normed = _mm512_mul_ps(values[2 * pair + nth], weight);
-                *brain = _mm512_castps_si512(Avx512Lanes(normed).round_bf16().0);
+                *normed = _mm512_mul_ps(values[2 * pair + nth], weight);
             }
-            put_pair(interleaved(both), brains, pair, TILE_ROWS);
+            put_pair(rounded_pair(both), brains, pair, TILE_ROWS);
         }
     }
 }
