@@ -112,7 +112,7 @@ unsafe fn silu<V: Lanes>(x: V) -> V {
         let minus_n = V::splat(ROUNDER).sub(biased);
         let f = clamped.mul_add(rate, minus_n);
         let mut p = V::splat(0.009_666_368);
-        for c in [0.055_921_976, 0.240_223_5, 0.693_121_05, 1.0] {
+        for c in [0.055_921_976, 0.240_223_5, 0.693_121_1, 1.0] {
             p = p.mul_add(f, V::splat(c));
         }
         x.mul(inverse_of_next(p.scale_by_pow2(biased)))

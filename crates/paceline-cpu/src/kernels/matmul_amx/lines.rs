@@ -114,5 +114,7 @@ impl Run {
 #[inline(always)]
 fn ask_to_write(line: *const u8) {
     // SAFETY: a prefetch of any address does no harm; processors that do not know it pass over it.
-    unsafe { asm!("prefetchw [{}]", in(reg) line, options(nomem, nostack, preserves_flags)) };
+    unsafe {
+        asm!("prefetchw [{}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags))
+    };
 }

@@ -16,6 +16,7 @@ mod pairs;
 mod put;
 mod residual;
 mod unpack;
+mod waiting;
 mod wide;
 
 use std::ops::Range;

@@ -7,8 +7,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::lines::Lines;
-use super::put::{self, Product, Sums};
+use super::put::{Product, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
+use super::waiting::Waiting;
 use super::{STRIP, SUMS, Sink, TILE};
 use crate::acts::{ACT_BLOCK, ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
@@ -59,6 +60,7 @@ pub(super) unsafe fn all_panels<F: Format>(
         }
     }
     let unpacked: *mut u16 = scratch.weights.as_mut_ptr().cast();
+    let mut waiting = Waiting::none(sink);
     for panel in panels {
         let strip = |w: CodedView, sums| Strip {
             acts: acts.brains.wrapping_add(rows.start / TILE_ROWS * w.panel.n_blocks * TILE),
@@ -72,17 +74,16 @@ pub(super) unsafe fn all_panels<F: Format>(
         let heads = &mut scratch.heads;
         // SAFETY: panels, blocks and rows stay within what the caller vouches for.
         unsafe {
-            strips[0].multiply::<F>(weights[0], panel, rows.len(), heads);
-            let product = Product::new(weights[0], panel, acts, rows.clone());
-            match sink {
-                Sink::Gate(to) => {
-                    strips[1].multiply::<F>(weights[1], panel, rows.len(), heads);
-                    put::gated(sums, &product, to);
-                }
-                _ => product.put(sums[0], sink),
+            strips[0].multiply::<F>(weights[0], panel, rows.len(), (heads, &mut waiting));
+            if matches!(sink, Sink::Gate(_)) {
+                strips[1].multiply::<F>(weights[1], panel, rows.len(), (heads, &mut waiting));
             }
         }
+        let product = Product::new(weights[0], panel, acts, rows.clone());
+        waiting = Waiting::one(sums, product, sink);
     }
+    // SAFETY: the caller vouches for the sink; the sums are there.
+    unsafe { waiting.write() };
 }
 
 /// A strip's tiles of activations and where their products with a panel go.
@@ -106,16 +107,16 @@ impl Strip {
         w: CodedView,
         panel: usize,
         n_rows: usize,
-        heads: &mut [Heads; HEADS],
+        (heads, waiting): (&mut [Heads; HEADS], &mut Waiting),
     ) {
         // SAFETY: forwarded contract.
         unsafe {
             let mut from = Unpacker::new(w.panel(panel), self.n_blocks, heads);
             match n_rows.div_ceil(TILE_ROWS) {
-                1 => self.multiply_tiles::<F, 1>(&mut from),
-                2 => self.multiply_tiles::<F, 2>(&mut from),
-                3 => self.multiply_tiles::<F, 3>(&mut from),
-                _ => self.multiply_tiles::<F, 4>(&mut from),
+                1 => self.multiply_tiles::<F, 1>(&mut from, waiting),
+                2 => self.multiply_tiles::<F, 2>(&mut from, waiting),
+                3 => self.multiply_tiles::<F, 3>(&mut from, waiting),
+                _ => self.multiply_tiles::<F, 4>(&mut from, waiting),
             }
         }
     }
@@ -123,7 +124,11 @@ impl Strip {
     /// # Safety
     /// As [`all_panels`], for `T` tiles of rows.
     #[inline(always)]
-    unsafe fn multiply_tiles<F: Format, const T: usize>(self, from: &mut Unpacker<'_>) {
+    unsafe fn multiply_tiles<F: Format, const T: usize>(
+        self,
+        from: &mut Unpacker<'_>,
+        waiting: &mut Waiting,
+    ) {
         // SAFETY: forwarded contract; blocks stay within the panel.
         unsafe {
             tile_zero!(0);
@@ -131,12 +136,13 @@ impl Strip {
             tile_zero!(2);
             tile_zero!(3);
             if T > 1 {
-                self.add_all::<F, _>(from, |ready| Add::<T>(self, ready));
+                self.add_all::<F, _>((from, waiting), |ready| Add::<T>(self, ready));
             } else if self.n_blocks * self.act_rows <= NEAR * TILE_ROWS {
-                self.add_all::<F, _>(from, |ready| AddOne::<true>(self, ready));
+                self.add_all::<F, _>((from, waiting), |ready| AddOne::<true>(self, ready));
             } else {
-                self.add_all::<F, _>(from, |ready| AddOne::<false>(self, ready));
+                self.add_all::<F, _>((from, waiting), |ready| AddOne::<false>(self, ready));
             }
+            waiting.write();
             self.store::<T>();
         }
     }
@@ -148,14 +154,14 @@ impl Strip {
     }
 
     /// Unpacks block after block, if they are packed; `add` is what multiplies one that is ready
-    /// meanwhile.
+    /// meanwhile. The sums of the panel before are written, too.
     ///
     /// # Safety
     /// As [`multiply`](Self::multiply).
     #[inline(always)]
     unsafe fn add_all<F: Format, B: Between>(
         self,
-        from: &mut Unpacker<'_>,
+        (from, waiting): (&mut Unpacker<'_>, &mut Waiting),
         add: impl Fn(Ready) -> B,
     ) {
         // SAFETY: blocks stay within the panel, slots within the scratch.
@@ -165,6 +171,7 @@ impl Strip {
                     let weights = from.parts.codes.add(block * F::CODE_BYTES).cast();
                     from.ahead.ask::<Avx512Lanes, F>();
                     add(Ready { block, weights }).all();
+                    waiting.write_some();
                 }
                 return;
             }
@@ -172,6 +179,7 @@ impl Strip {
             from.start::<F>();
             for block in 0..self.n_blocks {
                 from.unpack::<F>(block, self.slot(block), add(ready(block.wrapping_sub(LAG))));
+                waiting.write_some();
             }
             for block in self.n_blocks.saturating_sub(LAG)..self.n_blocks {
                 add(ready(block)).all();

@@ -10,8 +10,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::lines::Lines;
-use super::put::{self, Product, Sums};
+use super::put::{Product, Sums};
 use super::unpack::{Between, HEADS, Heads, Unpacker};
+use super::waiting::Waiting;
 use super::{SUMS, Sink, TILE};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
@@ -51,6 +52,7 @@ pub(super) unsafe fn all_panels<F: Format>(
     let sums = [sums, sums.wrapping_add(TILES * SUMS)];
     let n_blocks = weights[0].panel.n_blocks;
     let step = sink.pair_step();
+    let mut waiting = Waiting::none(sink);
     let mut left = panels;
     while left.len() >= step {
         let panel = left.start;
@@ -67,18 +69,18 @@ pub(super) unsafe fn all_panels<F: Format>(
                 Unpacker::new(sink.panel_of_pair(weights, panel, 0), n_blocks, first),
                 Unpacker::new(sink.panel_of_pair(weights, panel, 1), n_blocks, second),
             ];
-            pair.multiply::<F>(&mut from, sums);
-            let product = |nth| Product::new(weights[0], panel + nth, acts, rows.clone());
-            match sink {
-                Sink::Gate(to) => put::gated(sums.map(Sums::whole), &product(0), to),
-                _ => {
-                    product(0).put(Sums::whole(sums[0]), sink);
-                    product(1).put(Sums::whole(sums[1]), sink);
-                }
-            }
+            pair.multiply::<F>(&mut from, sums, &mut waiting);
         }
+        let product = |nth| Product::new(weights[0], panel + nth, acts, rows.clone());
+        let sums = sums.map(Sums::whole);
+        waiting = match sink {
+            Sink::Gate(_) => Waiting::one(sums, product(0), sink),
+            _ => Waiting::two(sums, [product(0), product(1)], sink),
+        };
         left.start += step;
     }
+    // SAFETY: the caller vouches for the sink; the sums are there.
+    unsafe { waiting.write() };
     left
 }
 
@@ -95,7 +97,12 @@ impl Pair {
     /// # Safety
     /// As [`all_panels`].
     #[inline(always)]
-    unsafe fn multiply<F: Format>(self, from: &mut [Unpacker<'_>; 2], sums: [*mut f32; 2]) {
+    unsafe fn multiply<F: Format>(
+        self,
+        from: &mut [Unpacker<'_>; 2],
+        sums: [*mut f32; 2],
+        waiting: &mut Waiting,
+    ) {
         // SAFETY: forwarded contract; blocks stay within the panels.
         unsafe {
             tile_zero!(0);
@@ -110,6 +117,7 @@ impl Pair {
                     };
                     let [first, second] = from;
                     self.add_block(block, [at(first), at(second)]);
+                    waiting.write_some();
                 }
             } else {
                 from[0].start::<F>();
@@ -120,10 +128,12 @@ impl Pair {
                     from[0].unpack::<F>(block, self.slot(block, 0), first);
                     let second = Second { pair: self, block: ready };
                     from[1].unpack::<F>(block, self.slot(block, 1), second);
+                    waiting.write_some();
                 }
                 let last = self.n_blocks - 1;
                 self.add_block(last, [self.slot(last, 0), self.slot(last, 1)]);
             }
+            waiting.write();
             tile_store!(0, sums[0], 64usize);
             tile_store!(1, sums[0].add(SUMS), 64usize);
             tile_store!(2, sums[1], 64usize);

@@ -6,8 +6,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::residual::residual;
-use super::{SUMS, Sink};
+use super::SUMS;
 use crate::acts::{ACT_BLOCK, ActView, ActViewMut, TILE_ROWS};
 use crate::kernels::matmul::{Output, finish};
 use crate::kernels::rows::put_acts;
@@ -81,28 +80,23 @@ pub(super) struct Product {
 }
 
 impl Product {
+    pub(super) const NONE: Product =
+        Product { panel: 0, n_outputs: 0, rows: 0..0, factors: std::ptr::null() };
+
     #[inline(always)]
     pub(super) fn new(w: CodedView, panel: usize, acts: ActView, rows: Range<usize>) -> Product {
         let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
         Product { panel, n_outputs, rows, factors: acts.factors }
     }
 
-    /// Takes the sums where the sink says, which is no gate.
-    ///
-    /// # Safety
-    /// `sums` holds the rows' tiles; the sink has room for what they become; the machine has
-    /// AVX-512.
-    #[inline(always)]
-    pub(super) unsafe fn put(&self, sums: Sums, sink: Sink) {
-        // SAFETY: forwarded contract.
-        unsafe {
-            match sink {
-                Sink::Rows(out) => rows(sums, self, out),
-                Sink::Tops(to) => tops(sums, self, to),
-                Sink::Residual(to) => residual(sums, self, to),
-                Sink::Gate(_) => unreachable!("a gate has two products"),
-            }
-        }
+    pub(super) fn n_tiles(&self) -> usize {
+        self.rows.len().div_ceil(TILE_ROWS)
+    }
+
+    /// The rows of the `nth` tile.
+    pub(super) fn rows_of(&self, nth: usize) -> Range<usize> {
+        let first = self.rows.start + nth * TILE_ROWS;
+        first..self.rows.end.min(first + TILE_ROWS)
     }
 
     /// The factors of the sixteen rows from `first` on.
@@ -126,32 +120,31 @@ impl Product {
     }
 }
 
-/// Writes a panel's outputs.
+/// Writes a panel's outputs of the `nth` tile of rows.
 ///
 /// # Safety
-/// As [`Product::put`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-unsafe fn rows(sums: Sums, product: &Product, out: Output) {
-    let Product { panel, n_outputs, ref rows, factors } = *product;
-    for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
-        let count = TILE_ROWS.min(rows.end - first);
-        // SAFETY: the caller vouches for the sums and the output's rows.
-        unsafe {
-            let sums = sums.tile(tile);
-            let at = first * out.stride + panel * WIDTH;
-            if count == TILE_ROWS && n_outputs == WIDTH {
-                put_tile_of_rows(sums.at, factors.add(first), out.data.add(at), out);
-            } else if count < FEW {
-                for row in 0..count {
-                    let sum = _mm512_mul_ps(column(sums, row), product.factor(first + row));
-                    finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
-                }
-            } else {
-                let columns = transposed(sums.at);
-                for (row, sum) in columns.into_iter().enumerate().take(count) {
-                    let sum = _mm512_mul_ps(sum, product.factor(first + row));
-                    finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
-                }
+/// `sums` holds the tile; the rows lie within the output; the machine has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn rows(sums: Sums, product: &Product, nth: usize, out: Output) {
+    let Product { panel, n_outputs, factors, .. } = *product;
+    let Range { start: first, end } = product.rows_of(nth);
+    let count = end - first;
+    // SAFETY: the caller vouches for the sums and the output's rows.
+    unsafe {
+        let sums = sums.tile(nth);
+        let at = first * out.stride + panel * WIDTH;
+        if count == TILE_ROWS && n_outputs == WIDTH {
+            put_tile_of_rows(sums.at, factors.add(first), out.data.add(at), out);
+        } else if count < FEW {
+            for row in 0..count {
+                let sum = _mm512_mul_ps(column(sums, row), product.factor(first + row));
+                finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
+            }
+        } else {
+            let columns = transposed(sums.at);
+            for (row, sum) in columns.into_iter().enumerate().take(count) {
+                let sum = _mm512_mul_ps(sum, product.factor(first + row));
+                finish(Avx512Lanes(sum), out, at + row * out.stride, n_outputs);
             }
         }
     }
@@ -161,33 +154,31 @@ unsafe fn rows(sums: Sums, product: &Product, out: Output) {
 /// so that all sixteen rows of a tile are compared at once.
 ///
 /// # Safety
-/// As [`Product::put`], for whole tiles.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-unsafe fn tops(sums: Sums, product: &Product, to: TopSink) {
+/// As [`rows`], for a whole tile; the sink has room for it.
+#[inline(always)]
+pub(super) unsafe fn tops(sums: Sums, product: &Product, nth: usize, to: TopSink) {
     let first_output = product.panel * WIDTH;
-    let n_outputs = product.n_outputs;
-    for (tile, first) in product.rows.clone().step_by(TILE_ROWS).enumerate() {
-        // SAFETY: the caller vouches for the sums and the sink.
-        unsafe {
-            let (sums, to) = (sums.tile(tile).at, to.tops.add(first / TILE_ROWS));
-            let factors = product.factors_from(first);
-            let mut values = _mm512_load_ps((*to).values.as_ptr());
-            let mut places = _mm512_load_si512((*to).places.as_ptr().cast());
-            let mut nothing = _mm512_load_ps((*to).nothing.as_ptr());
-            for output in 0..n_outputs {
-                let sum = _mm512_mul_ps(_mm512_load_ps(sums.add(output * WIDTH)), factors);
-                let is_larger = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(sum, values);
-                let place = _mm512_set1_epi32((first_output + output) as i32);
-                values = _mm512_mask_mov_ps(values, is_larger, sum);
-                places = _mm512_mask_mov_epi32(places, is_larger, place);
-                // Negative infinity will do, as it does for [`crate::kernels::reduce::is_sound`].
-                let sum = _mm512_max_ps(_mm512_set1_ps(-1.0), sum);
-                nothing = _mm512_fmadd_ps(sum, _mm512_setzero_ps(), nothing);
-            }
-            _mm512_store_ps((*to).values.as_mut_ptr(), values);
-            _mm512_store_si512((*to).places.as_mut_ptr().cast(), places);
-            _mm512_store_ps((*to).nothing.as_mut_ptr(), nothing);
+    let first = product.rows_of(nth).start;
+    // SAFETY: the caller vouches for the sums and the sink.
+    unsafe {
+        let (sums, to) = (sums.tile(nth).at, to.tops.add(first / TILE_ROWS));
+        let factors = product.factors_from(first);
+        let mut values = _mm512_load_ps((*to).values.as_ptr());
+        let mut places = _mm512_load_si512((*to).places.as_ptr().cast());
+        let mut nothing = _mm512_load_ps((*to).nothing.as_ptr());
+        for output in 0..product.n_outputs {
+            let sum = _mm512_mul_ps(_mm512_load_ps(sums.add(output * WIDTH)), factors);
+            let is_larger = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(sum, values);
+            let place = _mm512_set1_epi32((first_output + output) as i32);
+            values = _mm512_mask_mov_ps(values, is_larger, sum);
+            places = _mm512_mask_mov_epi32(places, is_larger, place);
+            // Negative infinity will do, as it does for [`crate::kernels::reduce::is_sound`].
+            let sum = _mm512_max_ps(_mm512_set1_ps(-1.0), sum);
+            nothing = _mm512_fmadd_ps(sum, _mm512_setzero_ps(), nothing);
         }
+        _mm512_store_ps((*to).values.as_mut_ptr(), values);
+        _mm512_store_si512((*to).places.as_mut_ptr().cast(), places);
+        _mm512_store_ps((*to).nothing.as_mut_ptr(), nothing);
     }
 }
 
@@ -215,28 +206,31 @@ unsafe fn put_tile_of_rows(sums: *const f32, factors: *const f32, to: *mut f32, 
     }
 }
 
-/// Writes sixteen activations of `rows`, half a tile of each block: the gate of the first
-/// sums, times the second.
+/// Writes some of the sixteen activations of the `nth` tile of rows, two columns at a time: the
+/// gate of the first sums, times the second.
 ///
 /// # Safety
-/// Both sums hold the rows' tiles; rows and `panel` lie within the sink's activations, which are in
-/// tiles; the machine has AVX-512.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn gated(sums: [Sums; 2], product: &Product, to: GateSink) {
-    let Product { panel, ref rows, .. } = *product;
-    for (tile, first) in rows.clone().step_by(TILE_ROWS).enumerate() {
-        let count = TILE_ROWS.min(rows.end - first);
-        // SAFETY: forwarded contract.
-        unsafe {
-            let brains = half_tile(to.acts, panel, first);
-            let sums = sums.map(|sums| sums.tile(tile));
-            if count < FEW {
-                gate_few(sums, (product, first..first + count), to, brains);
-            } else {
-                let factors = product.factors_from(first);
-                gate_tile(sums.map(|sums| sums.at), factors, to, brains);
-            }
-            fill_up(to.acts, panel, brains);
+/// Both sums hold the tile; rows and panel lie within the sink's activations, which are in tiles;
+/// the machine has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn gated(
+    sums: [Sums; 2],
+    (product, nth): (&Product, usize),
+    pairs: Range<usize>,
+    to: GateSink,
+) {
+    let rows = product.rows_of(nth);
+    let sums = [sums[0].tile(nth), sums[1].tile(nth)];
+    // SAFETY: forwarded contract.
+    unsafe {
+        let brains = half_tile(to.acts, product.panel, rows.start);
+        if rows.len() >= FEW {
+            gate_tile(sums, product.factors_from(rows.start), (to, brains), pairs.clone());
+        } else if pairs.start == 0 {
+            gate_few(sums, (product, rows), to, brains);
+        }
+        if pairs.start == 0 {
+            fill_up(to.acts, product.panel, brains);
         }
     }
 }
@@ -260,20 +254,25 @@ pub(super) fn half_tile(acts: ActViewMut, panel: usize, first: usize) -> *mut u1
     acts.brains.wrapping_add(tile * WIDTH * acts.tile_rows)
 }
 
-/// Sixteen rows at once, two columns at a time.
+/// Sixteen rows at once.
 ///
 /// # Safety
 /// As [`gated`], for one tile.
 #[inline(always)]
-unsafe fn gate_tile([gate, up]: [*mut f32; 2], factors: __m512, to: GateSink, brains: *mut u16) {
-    for pair in 0..WIDTH / 2 {
+unsafe fn gate_tile(
+    [gate, up]: [Sums; 2],
+    factors: __m512,
+    (to, brains): (GateSink, *mut u16),
+    pairs: Range<usize>,
+) {
+    for pair in pairs {
         // SAFETY: forwarded contract.
         unsafe {
             let mut both = [_mm512_setzero_ps(); 2];
             for (nth, value) in both.iter_mut().enumerate() {
                 let at = (2 * pair + nth) * WIDTH;
-                let gate = _mm512_mul_ps(_mm512_load_ps(gate.add(at)), factors);
-                let up = _mm512_mul_ps(_mm512_load_ps(up.add(at)), factors);
+                let gate = _mm512_mul_ps(_mm512_load_ps(gate.at.add(at)), factors);
+                let up = _mm512_mul_ps(_mm512_load_ps(up.at.add(at)), factors);
                 *value = activation(gate, up, to.gelu).0;
             }
             put_pair(rounded_pair(both), brains, pair, to.acts.tile_rows);
@@ -290,7 +289,8 @@ pub(super) unsafe fn rounded_pair(columns: [__m512; 2]) -> __m512i {
     // SAFETY: forwarded contract.
     unsafe {
         let half = _mm512_set1_epi32(0x8000);
-        let [even, odd] = columns.map(|x| _mm512_add_epi32(_mm512_castps_si512(x), half));
+        let even = _mm512_add_epi32(_mm512_castps_si512(columns[0]), half);
+        let odd = _mm512_add_epi32(_mm512_castps_si512(columns[1]), half);
         let pairs = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), odd);
         // Compared without their signs, which leave on the left.
         let tiny = _mm512_set1_epi16((TINY.to_bits() >> 15) as i16);

@@ -28,33 +28,33 @@ unsafe impl Send for ResidualSink {}
 // SAFETY: as above.
 unsafe impl Sync for ResidualSink {}
 
-/// Adds a panel's sums to the residual stream, and makes of it what the next products read.
+/// Adds a panel's sums of the `nth` tile of rows to the residual stream, and makes of it what the
+/// next products read.
 ///
 /// # Safety
-/// As [`Product::put`], for whole tiles.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx2,fma,f16c")]
-pub(super) unsafe fn residual(sums: Sums, product: &Product, to: ResidualSink) {
+/// As [`super::put::rows`], for a whole tile of a residual stream.
+#[inline(always)]
+pub(super) unsafe fn residual(sums: Sums, product: &Product, nth: usize, to: ResidualSink) {
     let panel = product.panel;
-    for (tile, first) in product.rows.clone().step_by(TILE_ROWS).enumerate() {
-        let place = first / TILE_ROWS * to.n_panels + panel;
-        // SAFETY: the caller vouches for the sums and the sink.
-        unsafe {
-            let (sums, x) = (sums.tile(tile).at, to.tiles.add(place * SUMS));
-            let factors = product.factors_from(first);
-            let mut values = [_mm512_setzero_ps(); WIDTH];
-            for (output, value) in values.iter_mut().enumerate() {
-                let x = x.add(output * WIDTH);
-                let sum = _mm512_mul_ps(_mm512_load_ps(sums.add(output * WIDTH)), factors);
-                *value = _mm512_add_ps(sum, _mm512_load_ps(x));
-                _mm512_store_ps(x, *value);
-            }
-            if let Some(next) = to.next {
-                let squares = next.acts.squares.add(place * TILE_ROWS);
-                _mm512_store_ps(squares, sum_of_squares(values));
-                let brains = half_tile(next.acts, panel, first);
-                put_normed(values, next.weight.add(panel * WIDTH), brains);
-                fill_up(next.acts, panel, brains);
-            }
+    let first = product.rows_of(nth).start;
+    let place = first / TILE_ROWS * to.n_panels + panel;
+    // SAFETY: the caller vouches for the sums and the sink.
+    unsafe {
+        let (sums, x) = (sums.tile(nth).at, to.tiles.add(place * SUMS));
+        let factors = product.factors_from(first);
+        let mut values = [_mm512_setzero_ps(); WIDTH];
+        for (output, value) in values.iter_mut().enumerate() {
+            let x = x.add(output * WIDTH);
+            let sum = _mm512_mul_ps(_mm512_load_ps(sums.add(output * WIDTH)), factors);
+            *value = _mm512_add_ps(sum, _mm512_load_ps(x));
+            _mm512_store_ps(x, *value);
+        }
+        if let Some(next) = to.next {
+            let squares = next.acts.squares.add(place * TILE_ROWS);
+            _mm512_store_ps(squares, sum_of_squares(values));
+            let brains = half_tile(next.acts, panel, first);
+            put_normed(values, next.weight.add(panel * WIDTH), brains);
+            fill_up(next.acts, panel, brains);
         }
     }
 }

@@ -8,7 +8,8 @@ use std::ops::Range;
 use super::lines::Lines;
 use super::put::{Product, Sums};
 use super::unpack::{HEADS, Heads, Unpacker};
-use super::{SUMS, Sink, TILE, put};
+use super::waiting::Waiting;
+use super::{SUMS, Sink, TILE};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::amx::{tile_dot_bf16, tile_load, tile_load_past, tile_store, tile_zero};
 use crate::kernels::format::{Codes, Format};
@@ -49,17 +50,20 @@ pub(super) unsafe fn all_panels<F: Format>(
         sums: MaybeUninit::uninit(),
     };
     let step = sink.pair_step();
+    let mut waiting = Waiting::none(sink);
     for panel in panels.clone().step_by(step) {
         let job = Job { weights, panel, acts, rows: (rows.start, rows.end), sink };
         // SAFETY: forwarded contract.
         unsafe {
             if panel + step > panels.end {
-                job.multiply::<F, 1>(&mut scratch);
+                job.multiply::<F, 1>(&mut scratch, &mut waiting);
             } else {
-                job.multiply::<F, 2>(&mut scratch);
+                job.multiply::<F, 2>(&mut scratch, &mut waiting);
             }
         }
     }
+    // SAFETY: the caller vouches for the sink; the sums are there.
+    unsafe { waiting.write() };
 }
 
 /// One or two panels' products with some rows.
@@ -82,7 +86,11 @@ impl Job {
     /// # Safety
     /// As [`all_panels`], for `W` panels.
     #[inline(always)]
-    unsafe fn multiply<F: Format, const W: usize>(self, scratch: &mut Scratch) {
+    unsafe fn multiply<F: Format, const W: usize>(
+        self,
+        scratch: &mut Scratch,
+        waiting: &mut Waiting,
+    ) {
         let n_blocks = self.weights[0].panel.n_blocks;
         let sums: *mut f32 = scratch.sums.as_mut_ptr().cast();
         let ready: *mut u16 = scratch.weights.as_mut_ptr().cast();
@@ -110,37 +118,28 @@ impl Job {
                     };
                     let weights = source.weights::<F>(blocks.start);
                     if rows.len() > TILE_ROWS {
-                        pair.multiply::<W, 2>(weights, blocks.clone());
+                        pair.multiply::<W, 2>(weights, blocks.clone(), waiting);
                     } else {
-                        pair.multiply::<W, 1>(weights, blocks.clone());
+                        pair.multiply::<W, 1>(weights, blocks.clone(), waiting);
                     }
                     if blocks.end == n_blocks {
-                        self.put::<W>(pair.sums, rows);
+                        *waiting = self.results::<W>(pair.sums, rows);
                     }
                 }
             }
         }
     }
 
-    /// # Safety
-    /// `sums` holds the rows' tiles of `W` panels.
+    /// What the sums of `W` panels become.
     #[inline(always)]
-    unsafe fn put<const W: usize>(self, sums: *mut f32, rows: Range<usize>) {
-        // SAFETY: forwarded contract.
-        unsafe {
-            let (w, acts) = (self.weights[0], self.acts);
-            let product = |nth| Product::new(w, self.panel + nth, acts, rows.clone());
-            match self.sink {
-                Sink::Gate(to) => {
-                    let sums = [sums, sums.add(APART)].map(Sums::whole);
-                    put::gated(sums, &product(0), to);
-                }
-                _ => {
-                    for nth in 0..W {
-                        product(nth).put(Sums::whole(sums.add(nth * APART)), self.sink);
-                    }
-                }
-            }
+    fn results<const W: usize>(self, sums: *mut f32, rows: Range<usize>) -> Waiting {
+        let sums = [sums, sums.wrapping_add(APART)].map(Sums::whole);
+        let product =
+            |nth| Product::new(self.weights[0], self.panel + nth, self.acts, rows.clone());
+        match self.sink {
+            Sink::Gate(_) => Waiting::one(sums, product(0), self.sink),
+            _ if W == 1 => Waiting::one(sums, product(0), self.sink),
+            _ => Waiting::two(sums, [product(0), product(1)], self.sink),
         }
     }
 }
@@ -207,6 +206,8 @@ struct Pair {
 }
 
 impl Pair {
+    /// What waits is written meanwhile.
+    ///
     /// # Safety
     /// As [`all_panels`], for `W` panels and `T` tiles; `weights` holds the panels' blocks.
     #[inline(never)]
@@ -214,6 +215,7 @@ impl Pair {
         self,
         weights: [*const u16; 2],
         blocks: Range<usize>,
+        waiting: &mut Waiting,
     ) {
         // SAFETY: forwarded contract.
         unsafe {
@@ -225,7 +227,9 @@ impl Pair {
             for (nth, block) in blocks.enumerate() {
                 let weights = weights.map(|panel| panel.wrapping_add(nth * TILE));
                 self.add_block::<W, T>(weights, block);
+                waiting.write_some();
             }
+            waiting.write();
             self.store::<W, T>();
         }
     }
