@@ -206,32 +206,25 @@ unsafe fn put_tile_of_rows(sums: *const f32, factors: *const f32, to: *mut f32, 
     }
 }
 
-/// Writes some of the sixteen activations of the `nth` tile of rows, two columns at a time: the
-/// gate of the first sums, times the second.
+/// Writes sixteen activations of the `nth` tile of rows, half a tile of their block: the gate of
+/// the first sums, times the second.
 ///
 /// # Safety
 /// Both sums hold the tile; rows and panel lie within the sink's activations, which are in tiles;
 /// the machine has AVX-512.
 #[inline(always)]
-pub(super) unsafe fn gated(
-    sums: [Sums; 2],
-    (product, nth): (&Product, usize),
-    pairs: Range<usize>,
-    to: GateSink,
-) {
+pub(super) unsafe fn gated(sums: [Sums; 2], product: &Product, nth: usize, to: GateSink) {
     let rows = product.rows_of(nth);
     let sums = [sums[0].tile(nth), sums[1].tile(nth)];
     // SAFETY: forwarded contract.
     unsafe {
         let brains = half_tile(to.acts, product.panel, rows.start);
-        if rows.len() >= FEW {
-            gate_tile(sums, product.factors_from(rows.start), (to, brains), pairs.clone());
-        } else if pairs.start == 0 {
+        if rows.len() < FEW {
             gate_few(sums, (product, rows), to, brains);
+        } else {
+            gate_tile(sums, product.factors_from(rows.start), to, brains);
         }
-        if pairs.start == 0 {
-            fill_up(to.acts, product.panel, brains);
-        }
+        fill_up(to.acts, product.panel, brains);
     }
 }
 
@@ -254,18 +247,13 @@ pub(super) fn half_tile(acts: ActViewMut, panel: usize, first: usize) -> *mut u1
     acts.brains.wrapping_add(tile * WIDTH * acts.tile_rows)
 }
 
-/// Sixteen rows at once.
+/// Sixteen rows at once, two columns at a time.
 ///
 /// # Safety
 /// As [`gated`], for one tile.
 #[inline(always)]
-unsafe fn gate_tile(
-    [gate, up]: [Sums; 2],
-    factors: __m512,
-    (to, brains): (GateSink, *mut u16),
-    pairs: Range<usize>,
-) {
-    for pair in pairs {
+unsafe fn gate_tile([gate, up]: [Sums; 2], factors: __m512, to: GateSink, brains: *mut u16) {
+    for pair in 0..WIDTH / 2 {
         // SAFETY: forwarded contract.
         unsafe {
             let mut both = [_mm512_setzero_ps(); 2];

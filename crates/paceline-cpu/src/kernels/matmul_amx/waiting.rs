@@ -7,7 +7,6 @@
 use super::Sink;
 use super::put::{self, Product, Sums};
 use super::residual::residual;
-use crate::lanes::WIDTH;
 
 /// Of one panel, or of two; or a gate's, which are of two weights.
 #[derive(Clone)]
@@ -15,13 +14,10 @@ pub(super) struct Waiting {
     sums: [Sums; 2],
     products: [Product; 2],
     sink: Sink,
-    /// The next part, and how many there are.
+    /// The next part, and how many there are: one for each tile of sums, or for a gate's two.
     next: usize,
     count: usize,
 }
-
-/// Parts of a tile of rows: a gate takes longer than the others.
-const GATE_PARTS: usize = 2;
 
 impl Waiting {
     /// Nothing waits.
@@ -33,8 +29,7 @@ impl Waiting {
     /// The sums of one product, or a gate's.
     #[inline(always)]
     pub(super) fn one(sums: [Sums; 2], product: Product, sink: Sink) -> Waiting {
-        let parts = if matches!(sink, Sink::Gate(_)) { GATE_PARTS } else { 1 };
-        let count = parts * product.n_tiles();
+        let count = product.n_tiles();
         Waiting { sums, products: [product, Product::NONE], sink, next: 0, count }
     }
 
@@ -84,12 +79,7 @@ impl Waiting {
                 Sink::Rows(to) => put::rows(self.sums[nth], &self.products[nth], tile, to),
                 Sink::Tops(to) => put::tops(self.sums[nth], &self.products[nth], tile, to),
                 Sink::Residual(to) => residual(self.sums[nth], &self.products[nth], tile, to),
-                Sink::Gate(to) => {
-                    let (tile, nth) = (part / GATE_PARTS, part % GATE_PARTS);
-                    let n_pairs = WIDTH / 2 / GATE_PARTS;
-                    let pairs = nth * n_pairs..(nth + 1) * n_pairs;
-                    put::gated(self.sums, (&self.products[0], tile), pairs, to);
-                }
+                Sink::Gate(to) => put::gated(self.sums, &self.products[0], tile, to),
             }
         }
     }
