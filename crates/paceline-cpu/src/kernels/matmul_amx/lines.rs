@@ -7,11 +7,11 @@
 use std::arch::asm;
 use std::ops::Range;
 
+use super::put::half_tile;
 use super::residual::ResidualSink;
 use super::{SUMS, Sink, TILE};
 use crate::acts::{ActViewMut, TILE_ROWS};
 use crate::aligned::LINE;
-use crate::kernels::matmul_amx::put::half_tile;
 use crate::lanes::WIDTH;
 
 /// What a panel's sums will be written to.
