@@ -68,13 +68,25 @@ pub(crate) unsafe fn exp_weight<V: Lanes>(x: V) -> V {
     // SAFETY: register operations only; the caller vouches for the instruction set.
     unsafe {
         let x = x.max(V::splat(WEIGHT_MIN));
-        // e^x = 2^n 2^f, |f| <= 1/2
-        let biased = x.mul_add(V::splat(std::f32::consts::LOG2_E), V::splat(ROUNDER));
+        power_of_two(x, std::f32::consts::LOG2_E, [0.055_008_97, 0.242_211_06, 0.693_282_9, 1.0])
+    }
+}
+
+/// `2^(rate x)`, as exact as the polynomial with these coefficients is `2^f` for `|f| <= 1/2`.
+///
+/// # Safety
+/// As [`Lanes`].
+#[inline(always)]
+unsafe fn power_of_two<V: Lanes, const N: usize>(x: V, rate: f32, coefficients: [f32; N]) -> V {
+    // SAFETY: register operations only; the caller vouches for the instruction set.
+    unsafe {
+        // rate x = n + f
+        let biased = x.mul_add(V::splat(rate), V::splat(ROUNDER));
         let minus_n = V::splat(ROUNDER).sub(biased);
-        let f = x.mul_add(V::splat(std::f32::consts::LOG2_E), minus_n);
-        let mut p = V::splat(0.055_008_97);
-        for c in [0.242_211_06, 0.693_282_9, 1.0] {
-            p = p.mul_add(f, V::splat(c));
+        let f = x.mul_add(V::splat(rate), minus_n);
+        let mut p = V::splat(coefficients[0]);
+        for c in &coefficients[1..] {
+            p = p.mul_add(f, V::splat(*c));
         }
         p.scale_by_pow2(biased)
     }
@@ -106,16 +118,9 @@ unsafe fn silu<V: Lanes>(x: V) -> V {
     // SAFETY: register operations only; the caller vouches for the instruction set.
     unsafe {
         let clamped = x.max(V::splat(SILU_MIN)).min(V::splat(SILU_MAX));
-        // e^-x = 2^n 2^f, |f| <= 1/2
-        let rate = V::splat(-std::f32::consts::LOG2_E);
-        let biased = clamped.mul_add(rate, V::splat(ROUNDER));
-        let minus_n = V::splat(ROUNDER).sub(biased);
-        let f = clamped.mul_add(rate, minus_n);
-        let mut p = V::splat(0.009_666_368);
-        for c in [0.055_921_976, 0.240_223_5, 0.693_121_1, 1.0] {
-            p = p.mul_add(f, V::splat(c));
-        }
-        x.mul(inverse_of_next(p.scale_by_pow2(biased)))
+        let coefficients = [0.009_666_368, 0.055_921_976, 0.240_223_5, 0.693_121_1, 1.0];
+        let e = power_of_two(clamped, -std::f32::consts::LOG2_E, coefficients);
+        x.mul(inverse_of_next(e))
     }
 }
 

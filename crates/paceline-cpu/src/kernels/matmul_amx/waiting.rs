@@ -9,7 +9,6 @@ use super::put::{self, Product, Sums};
 use super::residual::residual;
 
 /// Of one panel, or of two; or a gate's, which are of two weights.
-#[derive(Clone)]
 pub(super) struct Waiting {
     sums: [Sums; 2],
     products: [Product; 2],
