@@ -59,7 +59,7 @@ pub(crate) unsafe fn exp<V: Lanes>(x: V) -> V {
 const WEIGHT_MIN: f32 = -34.0;
 
 /// `e^x` of a number that is not far above zero, if at all, to one part in ten thousand: a token's
-/// weight, which will be rounded to bf16 or twelve bits.
+/// weight, which will be rounded to bf16 or to a byte.
 ///
 /// # Safety
 /// As [`Lanes`].

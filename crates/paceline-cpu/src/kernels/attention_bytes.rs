@@ -1,7 +1,7 @@
 //! [`super::attention::codes`] by instructions that multiply four bytes at once, to the bit.
 //!
-//! Queries and weights have more bits than a byte; each is sixteen times one byte plus another, so
-//! every byte of keys and values is met twice.
+//! Queries have more bits than a byte: each number is sixteen times one byte plus another, so every
+//! byte of keys is met twice.
 
 use std::arch::x86_64::*;
 
@@ -12,34 +12,31 @@ use crate::kernels::kv::{KV_BLOCK, QUAD};
 use crate::lanes::WIDTH;
 use crate::lanes::avx512::Avx512Lanes as V;
 
-/// Both parts of the weights of four tokens, one after the other.
-type Weights = [[i32; 2]; KV_BLOCK / QUAD];
+/// A block's weights, those of four tokens together.
+type Weights = [i32; KV_BLOCK / QUAD];
 
 impl Dots<V> for AmxTiles {
     #[inline(always)]
     unsafe fn score<const Q: usize>(
         head_dim: usize,
         query: usize,
-        keys: *const i8,
+        keys: *const u8,
         codes: &CodeScratch,
         fetch: &mut Fetch,
     ) -> [[V; 2]; Q] {
         // SAFETY: fours of dimensions stay within the head.
         unsafe {
             let mut sums = [[[_mm512_setzero_si512(); 2]; 2]; Q];
-            // One factor is without sign: 128 more than the key's code.
-            let flip = _mm512_set1_epi8(i8::MIN);
-            for (sums, total) in sums.iter_mut().zip(&codes.totals[query..]) {
-                sums[1] = [_mm512_set1_epi32(i32::from(i8::MIN) * total); 2];
+            for (sums, excess) in sums.iter_mut().zip(&codes.excesses[query..]) {
+                sums[1] = [_mm512_set1_epi32(-excess); 2];
             }
             let [high, low] = [&codes.high, &codes.low].map(|x| x.as_ptr().add(query * head_dim));
             let mut ahead = fetch.take(head_dim / QUAD);
             for d in (0..head_dim).step_by(QUAD) {
                 ahead.ask::<V>();
                 let keys = keys.add(d * KV_BLOCK);
-                let first = _mm512_xor_si512(_mm512_loadu_si512(keys.cast()), flip);
+                let first = _mm512_loadu_si512(keys.cast());
                 let second = _mm512_loadu_si512(keys.add(QUAD * WIDTH).cast());
-                let second = _mm512_xor_si512(second, flip);
                 for (q, sums) in sums.iter_mut().enumerate() {
                     for (sums, part) in sums.iter_mut().zip([high, low]) {
                         let quad = part.add(q * head_dim + d).cast::<i32>().read_unaligned();
@@ -65,14 +62,18 @@ impl Dots<V> for AmxTiles {
         scratch: &mut AttentionScratch,
         fetch: &mut Fetch,
     ) {
-        let mut weights = [[[0; 2]; KV_BLOCK / QUAD]; Q];
+        let mut weights = [[0; KV_BLOCK / QUAD]; Q];
         // SAFETY: columns stay within the head.
         unsafe {
             for (weights, floats) in weights.iter_mut().zip(floats) {
                 pack_weights(floats, weights);
             }
             let mut d = 0;
-            while d + 2 * WIDTH <= head_dim {
+            while d + 4 * WIDTH <= head_dim {
+                gather_columns::<Q, 4>((head_dim, d), (query, &weights), values, scratch, fetch);
+                d += 4 * WIDTH;
+            }
+            if d + 2 * WIDTH <= head_dim {
                 gather_columns::<Q, 2>((head_dim, d), (query, &weights), values, scratch, fetch);
                 d += 2 * WIDTH;
             }
@@ -97,33 +98,34 @@ unsafe fn gather_columns<const Q: usize, const N: usize>(
 ) {
     // SAFETY: columns stay within the head, fours of tokens within the block.
     unsafe {
-        let mut sums = [[[_mm512_setzero_si512(); N]; 2]; Q];
-        let mut ahead = fetch.take(KV_BLOCK / QUAD);
+        let mut sums = [[_mm512_setzero_si512(); N]; Q];
+        let n_asked = N.div_ceil(2);
+        let mut ahead = fetch.take(n_asked * KV_BLOCK / QUAD);
         // By where a line of values begins: the number of lines is not to be known when this is
         // compiled, or the loop is unrolled and does without registers.
         let (mut at, end) = (values.add(QUAD * d), values.add(KV_BLOCK * head_dim));
         let mut quad = 0;
         while at < end {
-            ahead.ask::<V>();
+            for _ in 0..n_asked {
+                ahead.ask::<V>();
+            }
             let mut columns = [_mm512_setzero_si512(); N];
             for (n, column) in columns.iter_mut().enumerate() {
                 *column = _mm512_loadu_si512(at.add(n * QUAD * WIDTH).cast());
             }
             for (sums, weights) in sums.iter_mut().zip(weights) {
-                let [high, low] = *weights.get_unchecked(quad);
-                let (high, low) = (_mm512_set1_epi32(high), _mm512_set1_epi32(low));
-                for n in 0..N {
-                    sums[0][n] = _mm512_dpbusd_epi32(sums[0][n], high, columns[n]);
-                    sums[1][n] = _mm512_dpbusd_epi32(sums[1][n], low, columns[n]);
+                let weights = _mm512_set1_epi32(*weights.get_unchecked(quad));
+                for (sum, column) in sums.iter_mut().zip(columns) {
+                    *sum = _mm512_dpbusd_epi32(*sum, weights, column);
                 }
             }
             at = at.add(QUAD * head_dim);
             quad += 1;
         }
-        for (q, [high, low]) in (query..).zip(sums) {
-            for n in 0..N {
+        for (q, sums) in (query..).zip(sums) {
+            for (n, sum) in sums.into_iter().enumerate() {
                 let at = q * head_dim + d + n * WIDTH;
-                scratch.add_codes(q, at, V(whole(high[n], low[n])));
+                scratch.add_codes(q, at, V(_mm512_cvtepi32_ps(sum)));
             }
         }
     }
@@ -139,25 +141,20 @@ unsafe fn whole(high: __m512i, low: __m512i) -> __m512 {
     unsafe { _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<LOW_BITS>(high), low)) }
 }
 
-/// Cuts a block's weights in two parts.
+/// A block's weights as bytes.
 ///
 /// # Safety
 /// As [`Dots`].
 #[inline(always)]
 unsafe fn pack_weights([first, second]: [V; 2], to: &mut Weights) {
-    // SAFETY: there is room for a vector.
+    // SAFETY: there is room for half a vector.
     unsafe {
         let (first, second) = (_mm512_cvtps_epi32(first.0), _mm512_cvtps_epi32(second.0));
-        let mask = _mm512_set1_epi32((1 << LOW_BITS) - 1);
-        let low =
-            _mm512_packus_epi32(_mm512_and_si512(first, mask), _mm512_and_si512(second, mask));
-        let high = _mm512_packus_epi32(
-            _mm512_srli_epi32::<LOW_BITS>(first),
-            _mm512_srli_epi32::<LOW_BITS>(second),
-        );
-        // Packing takes four words of each in turn.
-        let order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-        let packed = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(high, low));
-        _mm512_storeu_si512(to.as_mut_ptr().cast(), packed);
+        let halves = _mm512_packus_epi32(first, second);
+        let bytes = _mm512_packus_epi16(halves, halves);
+        // Packing takes four of each in turn, and here all of them twice.
+        let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+        let bytes = _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, bytes));
+        _mm256_storeu_si256(to.as_mut_ptr().cast(), bytes);
     }
 }

@@ -28,6 +28,9 @@ const MAX_CODE: f32 = 127.0;
 /// Lines of a page of bytes that lie interleaved.
 pub(crate) const QUAD: usize = 4;
 
+/// How much more than a key's code its byte is: products of bytes take one factor without sign.
+pub(crate) const KEY_EXCESS: u8 = 128;
+
 /// What keys and values are kept as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvDtype {
@@ -280,10 +283,11 @@ impl Element for Int8 {
 
     #[inline(always)]
     unsafe fn put_column(column: [i8; WIDTH], codes: *mut i8, (first, token): (usize, usize)) {
-        for (d, quad) in (first..).step_by(QUAD).zip(column.as_chunks::<QUAD>().0) {
+        let raised = column.map(|code| code.cast_unsigned().wrapping_add(KEY_EXCESS));
+        for (d, quad) in (first..).step_by(QUAD).zip(raised.as_chunks::<QUAD>().0) {
             let at = Self::at(Pair::of_keys(d / 2), 0, token);
             // SAFETY: forwarded contract.
-            unsafe { codes.add(at).cast::<[i8; QUAD]>().write_unaligned(*quad) };
+            unsafe { codes.add(at).cast::<[u8; QUAD]>().write_unaligned(*quad) };
         }
     }
 }

@@ -119,7 +119,7 @@ unsafe fn dots_of<V: Lanes, F: Format, const R: usize>(
 ) -> [V::Words; R] {
     // SAFETY: a block has as many vectors of codes as its format says, and 32 columns.
     unsafe {
-        let mut dots = [V::zero_words(); R];
+        let mut dots = [V::splat_words(0); R];
         let codes = parts.codes.add(block * F::CODE_BYTES);
         for vector in 0..F::CODE_BYTES / LINE {
             let words = V::load_words(codes.add(vector * LINE));

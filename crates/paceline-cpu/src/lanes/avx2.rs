@@ -172,6 +172,14 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
+    unsafe fn cut_to_bf16(self) -> Self {
+        unsafe {
+            let high = _mm256_castsi256_ps(_mm256_set1_epi32(0xffff_0000_u32 as i32));
+            Self(_mm256_and_ps(self.0, high), _mm256_and_ps(self.1, high))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
         unsafe {
             let low = _mm256_srli_epi32::<16>(_mm256_castps_si256(self.0));
@@ -193,8 +201,8 @@ unsafe impl Lanes for Avx2Lanes {
     }
 
     #[inline(always)]
-    unsafe fn zero_words() -> Self::Words {
-        unsafe { (_mm256_setzero_si256(), _mm256_setzero_si256()) }
+    unsafe fn splat_words(number: i32) -> Self::Words {
+        unsafe { (_mm256_set1_epi32(number), _mm256_set1_epi32(number)) }
     }
 
     #[inline(always)]

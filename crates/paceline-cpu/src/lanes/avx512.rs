@@ -143,6 +143,14 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn cut_to_bf16(self) -> Self {
+        unsafe {
+            let high = _mm512_castsi512_ps(_mm512_set1_epi32(0xffff_0000_u32 as i32));
+            Self(_mm512_and_ps(self.0, high))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
         unsafe {
             let high = _mm512_srli_epi32::<16>(_mm512_castps_si512(self.0));
@@ -174,8 +182,8 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
-    unsafe fn zero_words() -> Self::Words {
-        unsafe { _mm512_setzero_si512() }
+    unsafe fn splat_words(number: i32) -> Self::Words {
+        unsafe { _mm512_set1_epi32(number) }
     }
 
     #[inline(always)]

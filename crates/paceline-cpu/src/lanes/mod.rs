@@ -48,6 +48,8 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn round_bf16(self) -> Self;
     /// The nearest bf16 (ties away from zero).
     unsafe fn round_weight(self) -> Self;
+    /// The next bf16 towards zero.
+    unsafe fn cut_to_bf16(self) -> Self;
     /// Stores lanes that are bf16 values.
     unsafe fn store_bf16(self, to: *mut u16);
     /// The same, as the first (0) or the second (1) of sixteen pairs; the others stay.
@@ -96,8 +98,8 @@ pub(crate) unsafe trait Lanes: Copy {
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}
     unsafe fn load_words(from: *const u8) -> Self::Words;
-    /// Words that are all zero.
-    unsafe fn zero_words() -> Self::Words;
+    /// The same number in all words.
+    unsafe fn splat_words(number: i32) -> Self::Words;
     /// Bits of both halves of every word: those of `mask`, from bit `SHIFT` on.
     unsafe fn halves<const SHIFT: u32>(words: Self::Words, mask: u16) -> Self::Words;
     /// Both halves of every word: of its four signed bytes the first and third, or, if `ODD`, the

@@ -124,6 +124,11 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
+    unsafe fn cut_to_bf16(self) -> Self {
+        Self(self.0.map(|x| f32::from_bits(x.to_bits() & 0xffff_0000)))
+    }
+
+    #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
         let bits = self.0.map(|x| (x.to_bits() >> 16) as u16);
         // SAFETY: the caller provides room for sixteen elements.
@@ -137,8 +142,8 @@ unsafe impl Lanes for ScalarLanes {
     }
 
     #[inline(always)]
-    unsafe fn zero_words() -> Self::Words {
-        [0; WIDTH]
+    unsafe fn splat_words(number: i32) -> Self::Words {
+        [number as u32; WIDTH]
     }
 
     #[inline(always)]

@@ -60,18 +60,22 @@ impl Tokens {
                 for head in 0..n {
                     let kv =
                         |t: usize, d: usize| ((start + t) * n_kv + head / (n / n_kv)) * dim + d;
-                    let q = |d: usize| {
-                        let q = self.queries[((start + position) * n + head) * dim + d];
-                        // Bytes meet queries of twelve bits.
-                        if self.dtype == KvDtype::Int8 { f64::from(q) } else { to_bf16(q) }
-                    };
+                    let at = ((start + position) * n + head) * dim;
+                    let query = met_query(self.dtype, &self.queries[at..at + dim]);
                     let score = |t: usize| {
-                        let dot: f64 = (0..dim).map(|d| q(d) * keys[kv(t, d)]).sum();
+                        let dot: f64 = (0..dim).map(|d| query[d] * keys[kv(t, d)]).sum();
                         let s = dot * f64::from(SCALE);
                         self.cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh()).exp()
                     };
                     let weights: Vec<f64> = (first..=position).map(score).collect();
                     let total: f64 = weights.iter().sum();
+                    let scale = |t: usize| {
+                        (0..dim).map(|d| values[kv(t, d)].abs()).fold(0.0, f64::max) / 127.0
+                    };
+                    let weights = match self.dtype {
+                        KvDtype::Int8 => as_bytes(&weights, first, scale),
+                        _ => weights,
+                    };
                     out.extend((0..dim).map(|d| {
                         let weighted = weights.iter().zip(first..);
                         weighted.map(|(w, t)| w * values[kv(t, d)]).sum::<f64>() / total
@@ -151,6 +155,33 @@ impl Tokens {
         }
         out
     }
+}
+
+/// A query as it meets keys: with bytes, in multiples of 1/2039 of the largest.
+fn met_query(dtype: KvDtype, query: &[f32]) -> Vec<f64> {
+    let largest = query.iter().map(|x| f64::from(x.abs())).fold(0.0, f64::max);
+    let unit = largest / 2039.0;
+    let met = |&x: &f32| match dtype {
+        KvDtype::Int8 => (f64::from(x) / unit).round() * unit,
+        _ => to_bf16(x),
+    };
+    query.iter().map(met).collect()
+}
+
+/// Weights of tokens from `first` on as bytes meet them: times the values' scales, those of a block
+/// are multiples of 1/255 of the largest.
+fn as_bytes(weights: &[f64], first: usize, scale: impl Fn(usize) -> f64) -> Vec<f64> {
+    let mut found = Vec::new();
+    let mut t = first;
+    while found.len() < weights.len() {
+        let end = (t / KV_BLOCK + 1) * KV_BLOCK;
+        let block: Vec<f64> = weights[t - first..weights.len().min(end - first)].to_vec();
+        let scaled: Vec<f64> = block.iter().zip(t..).map(|(w, t)| w * scale(t)).collect();
+        let unit = scaled.iter().copied().fold(0.0, f64::max) / 255.0;
+        found.extend(scaled.iter().zip(t..).map(|(w, t)| (w / unit).round() * unit / scale(t)));
+        t = end;
+    }
+    found
 }
 
 /// What attention reads of rows of one head each.

@@ -11,19 +11,19 @@
 
 use crate::kernels::attention::NoTiles;
 use crate::kernels::attention::task::{AttentionScratch, Fetch, QUERIES};
-use crate::kernels::kv::{KV_BLOCK, QUAD, largest_size};
+use crate::kernels::kv::{KEY_EXCESS, KV_BLOCK, QUAD, largest_size};
 use crate::lanes::{Lanes, TINY, WIDTH};
 use crate::math::{round_whole, round_within};
 
-/// Numbers are cut in two for instructions that take bytes; bits of the second part.
+/// A query's numbers are cut in two for instructions that take bytes; bits of the second part.
 pub(in crate::kernels) const LOW_BITS: u32 = 4;
 const HIGH: i16 = 1 << LOW_BITS;
 
 /// The largest element of a query: of two parts that are signed bytes.
 const MAX_QUERY: f32 = 2039.0;
 
-/// The largest weight: of two parts that are bytes, without sign.
-const MAX_WEIGHT: f32 = 4095.0;
+/// The largest weight: a byte, without sign.
+const MAX_WEIGHT: f32 = 255.0;
 
 /// How far a score must be above those before it for the weights to be measured by it: a weight may
 /// be `e` to this power at most. Where the largest score is hardly ever looked for, nobody waits
@@ -38,8 +38,8 @@ pub(crate) struct CodeScratch {
     /// The same in two parts: [`HIGH`] times the first, and the second.
     pub(in crate::kernels) high: Vec<i8>,
     pub(in crate::kernels) low: Vec<i8>,
-    /// What the elements of each add up to.
-    pub(in crate::kernels) totals: Vec<i32>,
+    /// How much more a product with keys is than one with their codes.
+    pub(in crate::kernels) excesses: Vec<i32>,
     /// One, in each query.
     pub(in crate::kernels) units: Vec<f32>,
     /// One, in each query's weights of the block at hand.
@@ -52,7 +52,7 @@ impl CodeScratch {
             words: vec![0; QUERIES * head_dim],
             high: vec![0; QUERIES * head_dim],
             low: vec![0; QUERIES * head_dim],
-            totals: vec![0; QUERIES],
+            excesses: vec![0; QUERIES],
             units: vec![0.0; QUERIES],
             weight_units: vec![0.0; QUERIES],
         }
@@ -91,7 +91,7 @@ impl CodeScratch {
             (*high, *low) = (tall as i8, (word - HIGH * tall) as i8);
             total += i32::from(*word);
         }
-        self.totals[query] = total;
+        self.excesses[query] = total * i32::from(KEY_EXCESS);
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) trait Dots<V: Lanes> {
     unsafe fn score<const Q: usize>(
         head_dim: usize,
         query: usize,
-        keys: *const i8,
+        keys: *const u8,
         codes: &CodeScratch,
         fetch: &mut Fetch,
     ) -> [[V; 2]; Q];
@@ -145,22 +145,24 @@ impl<V: Lanes> Dots<V> for NoTiles {
     unsafe fn score<const Q: usize>(
         head_dim: usize,
         query: usize,
-        keys: *const i8,
+        keys: *const u8,
         codes: &CodeScratch,
         fetch: &mut Fetch,
     ) -> [[V; 2]; Q] {
         // SAFETY: fours of dimensions stay within the head.
         unsafe {
-            let mut sums = [[V::zero_words(); 2]; Q];
+            let mut sums = [[V::splat_words(0); 2]; Q];
+            for (sums, excess) in sums.iter_mut().zip(&codes.excesses[query..]) {
+                *sums = [V::splat_words(-excess); 2];
+            }
             let words = codes.words.as_ptr().add(query * head_dim);
             let mut ahead = fetch.take(head_dim / QUAD);
             for d in (0..head_dim).step_by(QUAD) {
                 ahead.ask::<V>();
-                let keys = keys.add(d * KV_BLOCK).cast::<u8>();
+                let keys = keys.add(d * KV_BLOCK);
                 for (half, keys) in [keys, keys.add(QUAD * WIDTH)].into_iter().enumerate() {
                     let keys = V::load_words(keys);
-                    let (even, odd) =
-                        (V::signed_bytes::<false>(keys), V::signed_bytes::<true>(keys));
+                    let (even, odd) = (V::halves::<0>(keys, 0xff), V::halves::<8>(keys, 0xff));
                     for (q, sums) in sums.iter_mut().enumerate() {
                         let quad =
                             words.add(q * head_dim + d).cast::<[i16; QUAD]>().read_unaligned();
@@ -194,7 +196,7 @@ impl<V: Lanes> Dots<V> for NoTiles {
             }
             for d in (0..head_dim).step_by(WIDTH) {
                 fetch.take(QUAD).ask_all::<V>(QUAD);
-                let mut sums = [V::zero_words(); Q];
+                let mut sums = [V::splat_words(0); Q];
                 for token in (0..KV_BLOCK).step_by(QUAD) {
                     let values = V::load_words(values.add(token * head_dim + QUAD * d).cast());
                     let (even, odd) =
