@@ -86,14 +86,25 @@ fn to_bf16(x: f32) -> f64 {
     f64::from(f32::from_bits((x.to_bits() + 0x8000) & 0xffff_0000))
 }
 
-/// The product as it is meant: weights and activations rounded to bf16, or both as they are.
+/// A weight as it is met: as it is, rounded to bf16 or, where it has a scale, cut to bf16 after it
+/// was made a little larger.
+fn met(ty: TensorType, w: f32) -> f64 {
+    match ty {
+        TensorType::F32 => f64::from(w),
+        TensorType::F16 | TensorType::BF16 => to_bf16(w),
+        _ => f64::from(f32::from_bits((1.0027 * w).to_bits() & 0xffff_0000)),
+    }
+}
+
+/// The product as it is meant: weights as they are met, activations rounded to bf16 or, with exact
+/// weights, as they are.
 fn product(weight: &Weight, x: &[f32]) -> Vec<f64> {
     let exact = weight.ty == TensorType::F32;
-    let as_met = |x: f32| if exact { f64::from(x) } else { to_bf16(x) };
+    let rounded = |x: f32| if exact { f64::from(x) } else { to_bf16(x) };
     let mut out = Vec::new();
     for x in x.chunks(weight.n_cols) {
         for w in weight.values.chunks(weight.n_cols) {
-            out.push(w.iter().zip(x).map(|(&w, &x)| as_met(w) * as_met(x)).sum());
+            out.push(w.iter().zip(x).map(|(&w, &x)| met(weight.ty, w) * rounded(x)).sum());
         }
     }
     out

@@ -15,6 +15,9 @@ pub(crate) trait Format {
     const MIN: bool;
     const F32_SCALES: bool;
 
+    /// Whether tiles meet codes with [`EXCESS`], which the offset takes off.
+    const IS_RAISED: bool = matches!(Self::CODES, Codes::Bytes) && !Self::MIN && !Self::F32_SCALES;
+
     const SCALE_BYTES: usize = if Self::F32_SCALES { 4 * WIDTH } else { 2 * WIDTH };
     /// Bytes of 32 columns' codes.
     const CODE_BYTES: usize = match Self::CODES {
@@ -188,9 +191,20 @@ impl CodedView {
     }
 }
 
+/// What a weight is multiplied with before it is cut to bf16: as much as cutting takes off on
+/// average. To cut is an operation less than to round.
+const CUT: f32 = 1.0027;
+
+/// The float whose bits tiles put a byte into, as the second of four, to be added to it.
+pub(crate) const RAISED: f32 = 32768.0;
+
+/// How much more than the code that float then is: bytes are codes plus 128.
+pub(crate) const EXCESS: f32 = RAISED + 128.0;
+
 impl Panel {
     /// The sixteen outputs' scales of a group, and what is added to each scaled code: the minimum
-    /// as seen from the centre of the codes.
+    /// as seen from the centre of the codes. They are larger than what is packed, by [`CUT`]:
+    /// weights will be cut.
     ///
     /// # Safety
     /// As [`Lanes`]; `group` lies within the panel.
@@ -199,8 +213,17 @@ impl Panel {
         // SAFETY: forwarded contract.
         unsafe {
             let (scale, min) = self.scale_and_min::<V, F>(group);
-            let centre = V::splat(f32::from(F::CENTRE));
-            (scale, if F::MIN { scale.mul_add(centre, min) } else { min })
+            let scale = scale.mul(V::splat(CUT));
+            let offset = if F::MIN {
+                scale.mul_add(V::splat(f32::from(F::CENTRE)), min.mul(V::splat(CUT)))
+            } else if F::IS_RAISED {
+                // What rounding leaves where tiles take the excess off: no more than 1/512 of a
+                // code, and a float itself.
+                scale.mul_add(V::splat(EXCESS), scale.mul(V::splat(-EXCESS)))
+            } else {
+                min
+            };
+            (scale, offset)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Weights times activations, both as bf16.
 //!
-//! A weight is `bf16(fma(code, scale, offset))`, an activation is rounded to bf16. For output `n`
-//! of row `m`, for every 32 columns in rising order:
+//! A weight is `fma(code, scale, offset)`, cut to bf16 (see [`Panel::scale_and_offset`]); an
+//! activation is rounded to bf16. For output `n` of row `m`, for every 32 columns in rising order:
 //! ```text
 //! sum  = sum + (even + odd)
 //! even = fma(w[2i], x[2i], even),  odd = fma(w[2i+1], x[2i+1], odd)     i = 0..16
@@ -311,8 +311,8 @@ unsafe fn load_weights<V: Lanes, F: Format>(
             let group = block * F::GROUPS + quarter * F::GROUPS / 4;
             let (scale, offset) = parts.scale_and_offset::<V, F>(group);
             for (low, high) in &mut pairs {
-                *low = low.mul_add(scale, offset).round_weight();
-                *high = high.mul_add(scale, offset).round_weight();
+                *low = low.mul_add(scale, offset).cut_to_bf16();
+                *high = high.mul_add(scale, offset).cut_to_bf16();
             }
         }
         pairs

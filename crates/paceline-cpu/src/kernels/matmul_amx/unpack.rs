@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use crate::kernels::format::{Codes, Format, Panel};
+use crate::kernels::format::{Codes, EXCESS, Format, Panel, RAISED};
 use crate::kernels::matmul::Ahead;
 use crate::lanes::avx512::Avx512Lanes;
 use crate::lanes::{Lanes, WIDTH};
@@ -40,7 +40,7 @@ impl Heads {
             unsafe {
                 let group = block * F::GROUPS + g;
                 let (scale, mut offset) = parts.scale_and_offset::<Avx512Lanes, F>(group);
-                if offset_takes_excess::<F>() {
+                if F::IS_RAISED {
                     offset = scale.mul(Avx512Lanes::splat(-EXCESS));
                 }
                 scale.store(self.scales[g].as_mut_ptr().cast());
@@ -212,7 +212,7 @@ unsafe fn put_nibbles<F: Format>(
     }
 }
 
-/// What the sixteen codes of an output stand for, rounded but not cut to bf16.
+/// What the sixteen codes of an output stand for, not yet cut to bf16.
 ///
 /// # Safety
 /// As [`Unpacker::unpack`].
@@ -225,18 +225,8 @@ unsafe fn table(heads: &Heads, group: usize, output: usize) -> __m512i {
         );
         let scale = _mm512_set1_ps(heads.scales[group].assume_init_ref()[output]);
         let offset = _mm512_set1_ps(heads.offsets[group].assume_init_ref()[output]);
-        round_up(_mm512_fmadd_ps(codes, scale, offset))
+        _mm512_castps_si512(_mm512_fmadd_ps(codes, scale, offset))
     }
-}
-
-/// Adds half of what bf16's last digit is worth.
-///
-/// # Safety
-/// The machine has AVX-512.
-#[inline(always)]
-unsafe fn round_up(x: __m512) -> __m512i {
-    // SAFETY: register operations.
-    unsafe { _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000)) }
 }
 
 /// # Safety
@@ -309,18 +299,7 @@ unsafe fn spread<F: Format>(heads: &[Numbers; 2], output: usize) -> __m512 {
     }
 }
 
-/// The float whose bits a byte is put into, as the second of four, to be added to it.
-const RAISED: f32 = 32768.0;
-
-/// How much more than the code that float then is: bytes are codes plus 128.
-const EXCESS: f32 = RAISED + 128.0;
-
-/// Whether the offset can take off the excess and stay exact: half-precision scales leave room.
-const fn offset_takes_excess<F: Format>() -> bool {
-    matches!(F::CODES, Codes::Bytes) && !F::MIN && !F::F32_SCALES
-}
-
-/// Sixteen bytes' weights, rounded but not cut to bf16.
+/// Sixteen bytes' weights, not yet cut to bf16.
 ///
 /// # Safety
 /// The machine has AVX-512 with VBMI.
@@ -338,9 +317,9 @@ unsafe fn byte_weights<F: Format>(
         let raised = _mm512_castps_si512(_mm512_set1_ps(RAISED));
         let bits = _mm512_mask_permutexvar_epi8(raised, SECOND, places, codes);
         let mut floats = _mm512_castsi512_ps(bits);
-        if !offset_takes_excess::<F>() {
+        if !F::IS_RAISED {
             floats = _mm512_sub_ps(floats, _mm512_set1_ps(EXCESS));
         }
-        round_up(_mm512_fmadd_ps(floats, scale, offset))
+        _mm512_castps_si512(_mm512_fmadd_ps(floats, scale, offset))
     }
 }
