@@ -177,6 +177,11 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_near(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn load_words(from: *const u8) -> Self::Words {
         unsafe { _mm512_loadu_si512(from.cast()) }
     }

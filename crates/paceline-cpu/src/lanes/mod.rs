@@ -97,6 +97,12 @@ pub(crate) unsafe trait Lanes: Copy {
     /// Asks for a cache line that will be read soon; any address will do.
     #[inline(always)]
     unsafe fn prefetch(_from: *const u8) {}
+    /// The same for one of a few that will be read next, and can wait in the first-level cache.
+    #[inline(always)]
+    unsafe fn prefetch_near(from: *const u8) {
+        // SAFETY: forwarded contract.
+        unsafe { Self::prefetch(from) }
+    }
     unsafe fn load_words(from: *const u8) -> Self::Words;
     /// The same number in all words.
     unsafe fn splat_words(number: i32) -> Self::Words;

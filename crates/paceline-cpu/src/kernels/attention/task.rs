@@ -422,8 +422,8 @@ impl Fetch {
         if self.lines_left > 0 {
             // SAFETY: a prefetch of any address does no harm.
             unsafe {
-                V::prefetch(self.keys);
-                V::prefetch(self.keys.wrapping_add(self.to_values));
+                V::prefetch_near(self.keys);
+                V::prefetch_near(self.keys.wrapping_add(self.to_values));
             }
             self.pages_left -= 1;
             let is_last = self.pages_left == 0;
@@ -453,8 +453,8 @@ impl Ahead {
     pub(in crate::kernels) unsafe fn ask<V: Lanes>(&mut self) {
         // SAFETY: a prefetch of any address does no harm.
         unsafe {
-            V::prefetch(self.keys);
-            V::prefetch(self.keys.wrapping_add(self.to_values));
+            V::prefetch_near(self.keys);
+            V::prefetch_near(self.keys.wrapping_add(self.to_values));
         }
         self.keys = self.keys.wrapping_add(self.step);
     }

@@ -22,6 +22,8 @@ pub(super) struct Lines {
     /// A panel of the residual stream, and its squares.
     stream: Run,
     squares: Run,
+    /// The most lines that one of these has for a tile.
+    most: usize,
 }
 
 /// Some lines for each tile of rows.
@@ -37,7 +39,8 @@ struct Run {
 
 impl Lines {
     pub(super) fn of(sink: Sink, panel: usize, rows: Range<usize>) -> Lines {
-        let mut lines = Lines { results: Run::NONE, stream: Run::NONE, squares: Run::NONE };
+        let none = Run::NONE;
+        let mut lines = Lines { results: none, stream: none, squares: none, most: 0 };
         let (row, tile) = (rows.start, rows.start / TILE_ROWS);
         match sink {
             Sink::Rows(out) => {
@@ -66,6 +69,8 @@ impl Lines {
             }
             Sink::Tops(_) => (),
         }
+        let Lines { results, stream, squares, .. } = lines;
+        lines.most = results.count.max(stream.count).max(squares.count);
         lines
     }
 
@@ -73,9 +78,11 @@ impl Lines {
     /// panels.
     #[inline(always)]
     pub(super) fn ask<const W: usize>(self, tile: usize, nth: usize) {
-        self.results.ask::<W>(tile, nth);
-        self.stream.ask::<W>(tile, nth);
-        self.squares.ask::<W>(tile, nth);
+        if nth < self.most {
+            self.results.ask::<W>(tile, nth);
+            self.stream.ask::<W>(tile, nth);
+            self.squares.ask::<W>(tile, nth);
+        }
     }
 }
 
