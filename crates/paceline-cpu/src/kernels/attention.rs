@@ -181,7 +181,12 @@ unsafe fn walk_block<V: Lanes, E: Element, T: Tiles + Dots<V>>(
     let mut query = queries.start;
     while query < queries.end {
         let span = span_of(query);
-        let run = (query..queries.end).take_while(|&q| q < query + 4 && span_of(q) == span).count();
+        let most = (queries.end - query).min(4);
+        // All queries of a row see the same.
+        let run = match task.n_rows {
+            1 => most,
+            _ => (query..query + most).take_while(|&q| span_of(q) == span).count(),
+        };
         if span.from < span.to {
             // SAFETY: forwarded contract, for queries of the task.
             unsafe {

@@ -13,8 +13,8 @@
 
 use std::fmt;
 
-use crate::lanes::{Lanes, TINY, WIDTH, to_array};
-use crate::math::{ROUNDER, round_within};
+use crate::lanes::{Lanes, TINY, WIDTH};
+use crate::math::round_within;
 
 /// Token slots of a KV block.
 pub const KV_BLOCK: usize = 32;
@@ -259,11 +259,7 @@ impl Element for Int8 {
     #[inline(always)]
     unsafe fn store<V: Lanes>(numbers: V, inverse: f32, to: *mut i8) {
         // SAFETY: forwarded contract.
-        unsafe {
-            let codes = to_array(whole_codes(numbers, inverse).add(V::splat(ROUNDER)));
-            // A whole number is then in the low bits.
-            to.cast::<[i8; WIDTH]>().write_unaligned(codes.map(|code| code.to_bits() as i8));
-        }
+        unsafe { whole_codes(numbers, inverse).store_i8(to) };
     }
 
     #[inline(always)]

@@ -230,6 +230,14 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        unsafe {
+            let bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store_i16(self, to: *mut i16) {
         unsafe {
             let halves = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(self.0));

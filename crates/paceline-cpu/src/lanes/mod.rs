@@ -16,6 +16,8 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
+use crate::math::ROUNDER;
+
 /// Lanes of a vector.
 pub(crate) const WIDTH: usize = 16;
 
@@ -122,6 +124,16 @@ pub(crate) unsafe trait Lanes: Copy {
         for (word, number) in to_array(self).into_iter().enumerate() {
             // SAFETY: forwarded contract.
             unsafe { to.add(4 * word + nth).write(number as i8) };
+        }
+    }
+    /// Stores lanes that are whole numbers of eight bits.
+    #[inline(always)]
+    unsafe fn store_i8(self, to: *mut i8) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let raised = to_array(self.add(Self::splat(ROUNDER)));
+            // A whole number is then in the low bits.
+            to.cast::<[i8; WIDTH]>().write_unaligned(raised.map(|x| x.to_bits() as i8));
         }
     }
     /// Stores lanes that are whole numbers of sixteen bits.

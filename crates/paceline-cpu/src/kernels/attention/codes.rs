@@ -12,12 +12,12 @@
 use crate::kernels::attention::NoTiles;
 use crate::kernels::attention::task::{AttentionScratch, Fetch, QUERIES};
 use crate::kernels::kv::{KEY_EXCESS, KV_BLOCK, QUAD, largest_size};
-use crate::lanes::{Lanes, TINY, WIDTH};
+use crate::lanes::{Lanes, TINY, WIDTH, sum_lanes};
 use crate::math::{round_whole, round_within};
 
 /// A query's numbers are cut in two for instructions that take bytes; bits of the second part.
 pub(in crate::kernels) const LOW_BITS: u32 = 4;
-const HIGH: i16 = 1 << LOW_BITS;
+const HIGH: f32 = (1 << LOW_BITS) as f32;
 
 /// The largest element of a query: of two parts that are signed bytes.
 const MAX_QUERY: f32 = 2039.0;
@@ -58,40 +58,37 @@ impl CodeScratch {
         }
     }
 
-    /// Rounds a query to whole numbers, which are left in `to`, too.
+    /// Rounds a query to whole numbers.
     ///
     /// # Safety
-    /// As [`Lanes`]; `from` and `to` have `head_dim` elements, a multiple of 16.
+    /// As [`Lanes`]; `from` has `head_dim` elements, a multiple of 16.
     #[inline(always)]
     pub(super) unsafe fn put_query<V: Lanes>(
         &mut self,
         query: usize,
-        (from, to): (*const f32, *mut f32),
+        from: *const f32,
         head_dim: usize,
     ) {
         let at = query * head_dim..(query + 1) * head_dim;
-        let words = &mut self.words[at.clone()];
+        let words = self.words[at.clone()].as_mut_ptr();
+        let [high, low] = [&mut self.high, &mut self.low].map(|x| x[at.clone()].as_mut_ptr());
         // SAFETY: `d` plus sixteen stays within the query.
         unsafe {
             let largest = largest_size::<V>(from, head_dim);
             let is_nothing = largest < TINY;
             self.units[query] = if is_nothing { 0.0 } else { largest / MAX_QUERY };
             let inverse = V::splat(if is_nothing { 0.0 } else { MAX_QUERY / largest });
+            let mut total = V::splat(0.0);
             for d in (0..head_dim).step_by(WIDTH) {
                 let whole = round_within(V::load(from.add(d)).mul(inverse), MAX_QUERY);
-                whole.store(to.add(d));
-                whole.store_i16(words.as_mut_ptr().add(d));
+                let tall = round_whole(whole.mul(V::splat(1.0 / HIGH)));
+                whole.store_i16(words.add(d));
+                tall.store_i8(high.add(d));
+                tall.mul_add(V::splat(-HIGH), whole).store_i8(low.add(d));
+                total = total.add(whole);
             }
+            self.excesses[query] = sum_lanes(total) as i32 * i32::from(KEY_EXCESS);
         }
-        let mut total = 0;
-        for ((word, high), low) in
-            words.iter().zip(&mut self.high[at.clone()]).zip(&mut self.low[at])
-        {
-            let tall = (word + HIGH / 2).div_euclid(HIGH);
-            (*high, *low) = (tall as i8, (word - HIGH * tall) as i8);
-            total += i32::from(*word);
-        }
-        self.excesses[query] = total * i32::from(KEY_EXCESS);
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) struct AttentionTask {
 /// One thread's working memory.
 #[derive(Debug)]
 pub(crate) struct AttentionScratch {
-    /// The task's queries, rounded to bf16 or to whole numbers, `[QUERIES][head_dim]`.
+    /// The task's queries, rounded to bf16, `[QUERIES][head_dim]`.
     pub(in crate::kernels) queries: Vec<f32>,
     /// The keys of a row that is to be stored, `[n_kv_heads][head_dim]`.
     keys: Vec<f32>,
@@ -162,7 +162,7 @@ impl AttentionScratch {
                     from = to;
                 }
                 if E::SCALED {
-                    self.codes.put_query::<V>(query, (from, to), args.head_dim);
+                    self.codes.put_query::<V>(query, from, args.head_dim);
                     continue;
                 }
                 for d in (0..args.head_dim).step_by(WIDTH) {
