@@ -9,10 +9,11 @@
 //! What a norm divides a row by is left to the end of the products that follow: they are linear, so
 //! that their results are multiplied with one by it, and activations are made before it is known.
 //!
-//! Weights that were packed for integers read activations as integers of twelve bits, with a scale
-//! for each 32 columns ([`crate::kernels::matmul_int`]): lanes as half words, tiles as bytes.
+//! Weights that were packed for integers read activations as integers of twelve or eight bits, with
+//! a scale for each 32 columns ([`crate::kernels::matmul_int`]): see [`KeptAs`].
 
 use crate::aligned::Aligned;
+use crate::isa::Isa;
 use crate::lanes::{Lanes, WIDTH};
 
 /// Elements that a matrix kernel takes at once.
@@ -23,26 +24,83 @@ pub(crate) const TILE_ROWS: usize = 16;
 
 /// What activations are rounded to where they meet coded weights.
 ///
-/// Each is an arithmetic of its own: results differ between the two, within one they never do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+/// Each is an arithmetic of its own: results differ between them, within one they never do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActDtype {
     /// Weights are turned into bf16, too: the faster for many rows on matrix tiles.
-    #[default]
     Bf16,
-    /// Integers that meet the weights' codes as they are: the faster for few rows. Weights that
-    /// have no codes, or other scales than one for each 32 columns, keep bf16.
+    /// Integers that meet the weights' codes as they are: the faster for few rows, and for any
+    /// number without tiles. Weights that have no codes, or other scales than one for each 32
+    /// columns, keep bf16.
     Int12,
+    /// The same with fewer bits: faster still where there are instructions for bytes but no tiles,
+    /// and less exact.
+    Int8,
 }
 
 impl ActDtype {
-    pub const ALL: [ActDtype; 2] = [ActDtype::Bf16, ActDtype::Int12];
+    pub const ALL: [ActDtype; 3] = [ActDtype::Bf16, ActDtype::Int12, ActDtype::Int8];
 
     pub fn name(self) -> &'static str {
         match self {
             ActDtype::Bf16 => "bf16",
             ActDtype::Int12 => "int12",
+            ActDtype::Int8 => "int8",
         }
     }
+
+    /// The fastest of those that are as exact as bf16, for an instruction set.
+    pub fn best_for(isa: Isa) -> ActDtype {
+        if isa == Isa::Amx { ActDtype::Bf16 } else { ActDtype::Int12 }
+    }
+
+    /// What the product rounds to that makes logits: nothing comes after it that would make up for
+    /// what rounding changes.
+    pub fn of_logits(self) -> ActDtype {
+        match self {
+            ActDtype::Int8 => ActDtype::Int12,
+            other => other,
+        }
+    }
+
+    /// Bits of the integers it stands for, if any.
+    pub(crate) fn int_bits(self) -> Option<IntBits> {
+        match self {
+            ActDtype::Bf16 => None,
+            ActDtype::Int12 => Some(IntBits::Twelve),
+            ActDtype::Int8 => Some(IntBits::Eight),
+        }
+    }
+}
+
+/// Bits of an activation's integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntBits {
+    Twelve,
+    Eight,
+}
+
+impl IntBits {
+    /// The largest magnitude: of twelve bits, the largest whose sixteenth, rounded to nearest, fits
+    /// a signed byte.
+    pub(crate) fn largest(self) -> f32 {
+        match self {
+            IntBits::Twelve => 2039.0,
+            IntBits::Eight => 127.0,
+        }
+    }
+}
+
+/// How integers lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptAs {
+    /// Half words: `[tile of rows][block][row][32]`.
+    Words,
+    /// Bytes, where eight bits are enough: `[tile of rows][block][row][32]`.
+    Bytes,
+    /// Two bytes each: what is left over of sixteenths, then the sixteenths:
+    /// `[row][block][2][32]`.
+    Sixteenths,
 }
 
 impl std::fmt::Display for ActDtype {
@@ -77,26 +135,27 @@ pub struct ActForms {
     pub floats: bool,
     /// Rounded to bf16, in tiles.
     pub tiles: bool,
-    /// Integers as half words.
-    pub int_words: bool,
-    /// Integers as bytes: what is left over of sixteenths, then the sixteenths.
-    pub int_bytes: bool,
+    /// Rounded to integers.
+    pub ints: Option<(IntBits, KeptAs)>,
 }
 
 impl ActForms {
     /// Tiles and nothing else.
-    pub const TILES: ActForms =
-        ActForms { exact: false, floats: false, tiles: true, int_words: false, int_bytes: false };
+    pub const TILES: ActForms = ActForms { exact: false, floats: false, tiles: true, ints: None };
 
-    /// What two readers need together.
+    /// What two readers need together; if both want integers, the same ones.
     pub fn or(self, other: ActForms) -> ActForms {
         ActForms {
             exact: self.exact || other.exact,
             floats: self.floats || other.floats,
             tiles: self.tiles || other.tiles,
-            int_words: self.int_words || other.int_words,
-            int_bytes: self.int_bytes || other.int_bytes,
+            ints: self.ints.or(other.ints),
         }
+    }
+
+    /// Whether a reader finds here what it needs.
+    pub(crate) fn has(self, needed: ActForms) -> bool {
+        self.or(needed) == self && needed.ints.is_none_or(|ints| self.ints == Some(ints))
     }
 }
 
@@ -179,6 +238,7 @@ impl Acts {
             factors: self.factors.as_ptr(),
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
+            forms: self.forms,
         }
     }
 
@@ -194,6 +254,7 @@ impl Acts {
             n_cols: self.n_cols,
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
+            largest_int: self.forms.ints.map_or(0.0, |(bits, _)| bits.largest()),
             forms: self.forms,
         }
     }
@@ -237,7 +298,7 @@ pub(crate) struct ActView {
     pub(crate) floats: *const f32,
     /// `[tile of rows][block][16 pairs of columns][row][2]`.
     pub(crate) brains: *const u16,
-    /// `[row][block][64]`.
+    /// See [`KeptAs`].
     pub(crate) ints: *const u8,
     /// `[tile of rows][block][unit, sum, total][row]`.
     pub(crate) int_scales: *const f32,
@@ -245,6 +306,7 @@ pub(crate) struct ActView {
     pub(crate) factors: *const f32,
     pub(crate) n_blocks: usize,
     pub(crate) tile_rows: usize,
+    pub(crate) forms: ActForms,
 }
 
 impl ActView {
@@ -269,6 +331,16 @@ impl ActView {
         unsafe { self.int_scales.add(at * self.tile_rows) }
     }
 
+    /// A row's integers of a block, as half words; the next row of its tile follows.
+    ///
+    /// # Safety
+    /// As [`ActView::int_scales_of`].
+    #[inline(always)]
+    pub(crate) unsafe fn int_words(&self, row: usize, block: usize) -> *const i16 {
+        // SAFETY: forwarded contract.
+        unsafe { self.ints.cast::<i16>().add(place(row, block, self.n_blocks, self.tile_rows)) }
+    }
+
     /// # Safety
     /// As [`ActView::int_scales_of`].
     #[inline(always)]
@@ -281,7 +353,34 @@ impl ActView {
     }
 }
 
+/// Where a row's integers of a block are.
+#[inline(always)]
+fn place(row: usize, block: usize, n_blocks: usize, tile_rows: usize) -> usize {
+    let tile = row / tile_rows * n_blocks + block;
+    (tile * tile_rows + row % tile_rows) * ACT_BLOCK
+}
+
 impl ActViewMut {
+    /// As [`ActView::int_words`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn int_words(&self, row: usize, block: usize) -> *mut i16 {
+        // SAFETY: forwarded contract.
+        unsafe { self.ints.cast::<i16>().add(place(row, block, self.n_blocks, self.tile_rows)) }
+    }
+
+    /// The same as bytes.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(crate) unsafe fn int_bytes(&self, row: usize, block: usize) -> *mut i8 {
+        // SAFETY: forwarded contract.
+        unsafe { self.ints.cast::<i8>().add(place(row, block, self.n_blocks, self.tile_rows)) }
+    }
+
     /// # Safety
     /// As [`ActView::int_scales_of`]; nobody else writes the row.
     #[inline(always)]
@@ -311,6 +410,8 @@ pub(crate) struct ActViewMut {
     pub(crate) n_cols: usize,
     pub(crate) n_blocks: usize,
     pub(crate) tile_rows: usize,
+    /// What a block's largest integer is.
+    pub(crate) largest_int: f32,
     pub(crate) forms: ActForms,
 }
 

@@ -12,6 +12,8 @@ pub enum Isa {
     Avx2,
     /// AVX-512 (F, BW, DQ, VL).
     Avx512,
+    /// The same with VNNI, products of small integers.
+    Vnni,
     /// AVX-512 with VBMI and VNNI, and matrix tiles with products of bf16 values and of bytes.
     Amx,
 }
@@ -20,7 +22,7 @@ pub enum Isa {
 pub const ISA_VARIABLE: &str = "PACELINE_ISA";
 
 impl Isa {
-    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+    pub const ALL: [Isa; 5] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Vnni, Isa::Amx];
 
     /// The best this machine has.
     pub fn detect() -> Isa {
@@ -34,10 +36,13 @@ impl Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl");
-            let bytes =
-                is_x86_feature_detected!("avx512vbmi") && is_x86_feature_detected!("avx512vnni");
-            if avx512 && bytes && crate::amx::is_available() {
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let tiles = is_x86_feature_detected!("avx512vbmi") && crate::amx::is_available();
+            if vnni && tiles {
                 return Isa::Amx;
+            }
+            if vnni {
+                return Isa::Vnni;
             }
             if avx512 {
                 return Isa::Avx512;
@@ -68,6 +73,7 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Vnni => "avx512_vnni",
             Isa::Amx => "amx",
         }
     }
@@ -101,8 +107,8 @@ impl fmt::Display for IsaError {
         match self {
             IsaError::Unknown { name } => write!(
                 f,
-                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2, avx512 \
-                 or amx"
+                "instruction set '{name}' is not known; {ISA_VARIABLE} takes scalar, avx2, avx512, \
+                 avx512_vnni or amx"
             ),
             IsaError::Missing { wanted, best } => write!(
                 f,

@@ -28,14 +28,14 @@
 //! * bytes: eight vectors of words; the bytes of lane `n` of vector `i` are columns `4i` to
 //!   `4i + 3` of output `n`.
 //!
-//! Tiles of bytes read the four in this order. Lanes read bytes two by two, the first and third
-//! and then the others, so for them the second and third change places.
+//! Bytes meet the four in this order. Half words meet them two by two, the first and third and then
+//! the others, so for them the second and third change places.
 
 use std::fmt;
 
 use half::f16;
 
-use crate::acts::{ACT_BLOCK, ActDtype, ActForms};
+use crate::acts::{ACT_BLOCK, ActDtype, ActForms, IntBits, KeptAs};
 use crate::aligned::{Aligned, LINE};
 use crate::isa::Isa;
 use crate::kernels::format::{Codes, Layout};
@@ -62,22 +62,35 @@ enum Data {
 pub(crate) enum Arrangement {
     Lanes,
     Tiles,
-    IntLanes,
-    IntTiles,
+    /// For integers that are kept so.
+    Ints(IntBits, KeptAs),
 }
 
 impl Arrangement {
     fn of(isa: Isa, acts: ActDtype, layout: Layout) -> Arrangement {
-        match (isa, acts) {
-            (Isa::Amx, ActDtype::Int12) if layout.groups() == 1 => Arrangement::IntTiles,
+        match (isa, acts.int_bits()) {
+            (_, Some(bits)) if layout.groups() == 1 => {
+                Arrangement::Ints(bits, Arrangement::kept_as(isa, bits))
+            }
             (Isa::Amx, _) => Arrangement::Tiles,
-            (_, ActDtype::Int12) if layout.groups() == 1 => Arrangement::IntLanes,
             _ => Arrangement::Lanes,
         }
     }
 
+    fn kept_as(isa: Isa, bits: IntBits) -> KeptAs {
+        match (isa, bits) {
+            (Isa::Amx, _) => KeptAs::Sixteenths,
+            (Isa::Vnni, IntBits::Eight) => KeptAs::Bytes,
+            _ => KeptAs::Words,
+        }
+    }
+
     fn suits(self, isa: Isa) -> bool {
-        matches!(self, Arrangement::Tiles | Arrangement::IntTiles) == (isa == Isa::Amx)
+        match self {
+            Arrangement::Lanes => isa != Isa::Amx,
+            Arrangement::Tiles => isa == Isa::Amx,
+            Arrangement::Ints(bits, kept_as) => kept_as == Arrangement::kept_as(isa, bits),
+        }
     }
 }
 
@@ -257,8 +270,10 @@ impl PackedMatrix {
             Data::Coded { arrangement, .. } => match arrangement {
                 Arrangement::Lanes => "bf16 lanes",
                 Arrangement::Tiles => "bf16 tiles",
-                Arrangement::IntLanes => "int12 lanes",
-                Arrangement::IntTiles => "int12 tiles",
+                Arrangement::Ints(IntBits::Twelve, KeptAs::Sixteenths) => "int12 tiles",
+                Arrangement::Ints(IntBits::Eight, KeptAs::Sixteenths) => "int8 tiles",
+                Arrangement::Ints(IntBits::Twelve, _) => "int12 lanes",
+                Arrangement::Ints(IntBits::Eight, _) => "int8 lanes",
             },
             Data::Exact(_) => "f32 lanes",
         }
@@ -271,8 +286,9 @@ impl PackedMatrix {
             Data::Coded { arrangement, .. } => match arrangement {
                 Arrangement::Lanes => ActForms { floats: true, ..none },
                 Arrangement::Tiles => ActForms { tiles: true, ..none },
-                Arrangement::IntLanes => ActForms { int_words: true, ..none },
-                Arrangement::IntTiles => ActForms { int_bytes: true, ..none },
+                Arrangement::Ints(bits, kept_as) => {
+                    ActForms { ints: Some((*bits, *kept_as)), ..none }
+                }
             },
             Data::Exact(_) => ActForms { exact: true, ..none },
         }
@@ -298,7 +314,7 @@ impl PackedMatrix {
                 };
                 match arrangement {
                     Arrangement::Lanes | Arrangement::Tiles => MatrixView::Coded(view),
-                    Arrangement::IntLanes | Arrangement::IntTiles => MatrixView::Ints(view),
+                    Arrangement::Ints(..) => MatrixView::Ints(view),
                 }
             }
             Data::Exact(values) => MatrixView::Exact(ExactView {
@@ -374,8 +390,10 @@ fn put_block(
     // Codes lie within a byte of their centre, so that the difference fits a signed byte.
     let centred = codes.map(|code| code.wrapping_sub(layout.centre()));
     match (layout.codes(), arrangement) {
-        (_, Arrangement::IntLanes) => codes_for_ints(block, codes, layout, [0, 2, 1, 3], output),
-        (_, Arrangement::IntTiles) => codes_for_ints(block, codes, layout, [0, 1, 2, 3], output),
+        (_, Arrangement::Ints(_, KeptAs::Words)) => {
+            codes_for_ints(block, codes, layout, [0, 2, 1, 3], output);
+        }
+        (_, Arrangement::Ints(..)) => codes_for_ints(block, codes, layout, [0, 1, 2, 3], output),
         (Codes::Nibbles, Arrangement::Lanes) => nibbles_for_lanes(block, &centred, output),
         (Codes::Nibbles, Arrangement::Tiles) => nibbles_for_tiles(block, &centred, output),
         (_, Arrangement::Lanes) => {
@@ -441,14 +459,12 @@ fn pack_brain(
         let lane = output % WIDTH;
         for (column, &x) in values.iter().enumerate() {
             let at = match arrangement {
-                Arrangement::Lanes | Arrangement::IntLanes => {
-                    column / 2 * LINE + 4 * lane + 2 * (column % 2)
-                }
-                Arrangement::Tiles | Arrangement::IntTiles => {
+                Arrangement::Tiles => {
                     column / ACT_BLOCK * layout.code_bytes()
                         + LINE * lane
                         + 2 * (column % ACT_BLOCK)
                 }
+                _ => column / 2 * LINE + 4 * lane + 2 * (column % 2),
             };
             let bits = (round_to_bf16(x).to_bits() >> 16) as u16;
             to[at..at + 2].copy_from_slice(&bits.to_le_bytes());

@@ -7,6 +7,7 @@ use std::fmt;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use crate::acts::ActDtype;
 use crate::isa::Isa;
 use crate::pool::Pool;
 
@@ -42,13 +43,14 @@ impl Unit {
         Unit::AmxInt8,
     ];
 
-    /// The fastest unit the kernels of an instruction set use.
-    pub fn of_isa(isa: Isa) -> Unit {
-        match isa {
-            Isa::Scalar => Unit::PlainF32,
-            Isa::Avx2 => Unit::Avx2F32,
-            Isa::Avx512 => Unit::Avx512F32,
-            Isa::Amx => Unit::AmxBf16,
+    /// The fastest unit the kernels of an instruction set use for such activations.
+    pub fn of(isa: Isa, acts: ActDtype) -> Unit {
+        match (isa, acts) {
+            (Isa::Scalar, _) => Unit::PlainF32,
+            (Isa::Avx2, _) => Unit::Avx2F32,
+            (Isa::Avx512, _) | (Isa::Vnni, ActDtype::Bf16) => Unit::Avx512F32,
+            (Isa::Vnni, _) => Unit::VnniInt8,
+            (Isa::Amx, _) => Unit::AmxBf16,
         }
     }
 
@@ -69,7 +71,7 @@ impl Unit {
             Unit::PlainF32 => Isa::Scalar,
             Unit::Avx2F32 => Isa::Avx2,
             Unit::Avx512F32 => Isa::Avx512,
-            Unit::VnniInt8 => return has_vnni(),
+            Unit::VnniInt8 => Isa::Vnni,
             Unit::AmxBf16 | Unit::AmxInt8 => Isa::Amx,
         };
         isa <= Isa::detect()
@@ -175,13 +177,6 @@ const CHAINS: usize = 12;
 /// Tiles that sums are kept in; the other four hold what is multiplied.
 const TILES: usize = 4;
 
-fn has_vnni() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return Isa::detect() >= Isa::Avx512 && is_x86_feature_detected!("avx512vnni");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
 /// Four lanes to a chain: what any x86-64 or 64-bit ARM compiles to vectors without being asked.
 fn multiply_add(n_rounds: usize) {
     let (factor, term) = (black_box(0.999_f32), black_box(0.001_f32));
@@ -218,7 +213,7 @@ fn read_streams(streams: [&[u64]; STREAMS]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     match Isa::detect() {
         // SAFETY: the machine has it.
-        Isa::Avx512 | Isa::Amx => return unsafe { x86::read_avx512(streams) },
+        Isa::Avx512 | Isa::Vnni | Isa::Amx => return unsafe { x86::read_avx512(streams) },
         // SAFETY: the machine has it.
         Isa::Avx2 => return unsafe { x86::read_avx2(streams) },
         Isa::Scalar => {}
@@ -346,7 +341,9 @@ mod tests {
             assert!(rate.is_none_or(|rate| rate > 0.0 && rate.is_finite()));
         }
         assert!(Unit::PlainF32.is_available());
-        assert!(Unit::of_isa(Isa::detect()).is_available());
+        for acts in ActDtype::ALL {
+            assert!(Unit::of(Isa::detect(), acts).is_available());
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::acts::{ActView, ActViewMut};
+use crate::acts::{ActView, ActViewMut, KeptAs};
 use crate::isa::Isa;
 use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, NoTiles, Tiles};
 #[cfg(target_arch = "x86_64")]
@@ -11,7 +11,7 @@ use crate::kernels::kv::{Bf16, Element, F16, FreshKv, Int8, PerDtype};
 use crate::kernels::matmul::Output;
 use crate::kernels::{attention, kv, matmul, matmul_exact, matmul_int, reduce, rows};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::{matmul_amx, matmul_int_amx};
+use crate::kernels::{attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_vnni};
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
 use crate::{
@@ -39,6 +39,8 @@ type StoreKv = unsafe fn(FreshKv, usize, usize, usize);
 #[derive(Debug)]
 pub(crate) struct Kernels {
     pub(crate) matmul: unsafe fn(MatrixView, Range<usize>, ActView, Range<usize>, Output),
+    /// Panels that products take together.
+    pub(crate) panels: usize,
     /// Two products whose results meet in a gate, where there is a kernel for it.
     #[cfg(target_arch = "x86_64")]
     pub(crate) gated_matmul: Option<GatedMatmul>,
@@ -72,6 +74,8 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Isa::Amx => &amx::KERNELS,
             #[cfg(target_arch = "x86_64")]
+            Isa::Vnni => &vnni::KERNELS,
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::KERNELS,
@@ -84,7 +88,7 @@ impl Kernels {
 /// into functions that carry its target features.
 macro_rules! entries {
     (
-        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident), $put:expr,
+        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident, $panels:expr), $put:expr,
         ($gated:expr, $tops:expr, $residual:expr) $(, $features:literal)?
     ) => {
         #[allow(
@@ -99,6 +103,7 @@ macro_rules! entries {
 
             pub(super) static KERNELS: Kernels = Kernels {
                 matmul,
+                panels: $panels,
                 #[cfg(target_arch = "x86_64")]
                 gated_matmul: $gated,
                 #[cfg(target_arch = "x86_64")]
@@ -188,8 +193,8 @@ macro_rules! entries {
             $(#[target_feature(enable = $features)])?
             unsafe fn put_acts(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
                 unsafe {
-                    if acts.forms.int_words {
-                        matmul_int::put_words::<V>(x, acts, rows.clone());
+                    if matches!(acts.forms.ints, Some((_, KeptAs::Words | KeptAs::Bytes))) {
+                        matmul_int::put_ints::<V>(x, acts, rows.clone());
                     }
                     $put(x, acts, rows)
                 }
@@ -241,7 +246,7 @@ macro_rules! entries {
 entries!(
     scalar,
     (crate::lanes::scalar::ScalarLanes, NoTiles),
-    (matmul, matmul_int),
+    (matmul, matmul_int, 1),
     rows::put_acts::<V>,
     (None, None, None)
 );
@@ -249,7 +254,7 @@ entries!(
 entries!(
     avx2,
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
-    (matmul, matmul_int),
+    (matmul, matmul_int, 1),
     rows::put_acts::<V>,
     (None, None, None),
     "avx2,fma,f16c"
@@ -258,16 +263,25 @@ entries!(
 entries!(
     avx512,
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
-    (matmul, matmul_int),
+    (matmul, matmul_int, 1),
     rows::put_acts::<V>,
     (None, None, None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
 entries!(
+    vnni,
+    (crate::lanes::avx512::Avx512Lanes, Bytes),
+    (matmul, matmul_int_vnni, matmul_int_vnni::PANELS),
+    rows::put_acts::<V>,
+    (None, None, None),
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
+);
+#[cfg(target_arch = "x86_64")]
+entries!(
     amx,
     (crate::lanes::avx512::Avx512Lanes, AmxTiles),
-    (matmul_amx, matmul_int_amx),
+    (matmul_amx, matmul_int_amx, 1),
     put_tiles_and_bytes,
     (Some(gated_on_tiles), Some(tops_on_tiles), Some(residual_on_tiles)),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
@@ -280,7 +294,7 @@ entries!(
 unsafe fn put_tiles_and_bytes(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
     // SAFETY: forwarded contract.
     unsafe {
-        if acts.forms.int_bytes {
+        if matches!(acts.forms.ints, Some((_, KeptAs::Sixteenths))) {
             matmul_int_amx::put_bytes(x, acts, rows.clone());
         }
         matmul_amx::put_tiles(x, acts, rows);

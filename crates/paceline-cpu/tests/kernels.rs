@@ -194,11 +194,11 @@ fn matmul_in_large() {
 }
 
 /// The product as integers are meant to give it: activations as multiples of their block's unit.
-fn int_product(weight: &Weight, x: &[f32]) -> Vec<f64> {
+fn int_product(weight: &Weight, x: &[f32], most: f32) -> Vec<f64> {
     let round = |block: &[f32]| -> Vec<f64> {
         let largest = block.iter().fold(0.0f32, |m, x| m.max(x.abs()));
-        let unit = f64::from(largest) / 2039.0;
-        let near = |&x: &f32| (f64::from(x) / unit).round() * unit;
+        let unit = f64::from(largest) / f64::from(most);
+        let near = |&x: &f32| f64::from((x * (most / largest)).round_ties_even()) * unit;
         block.iter().map(|x| if largest == 0.0 { 0.0 } else { near(x) }).collect()
     };
     let mut out = Vec::new();
@@ -234,27 +234,35 @@ fn matmul_of_integers() {
             x[n] *= 50.0;
             x[n_cols - 32..n_cols].fill(0.0);
             x[n_cols - 64..n_cols - 32].iter_mut().for_each(|x| *x *= 1e-18);
-            let name = format!("{ty} {n_rows}x{n_outputs}x{n_cols} as integers");
-            let multiply = |cpu: &mut Cpu, x: &[f32], add| {
-                let packed = w.pack_for(cpu.isa(), ActDtype::Int12);
-                multiply_packed(cpu, &packed, x, add)
-            };
-            let found = same_bits(&name, |cpu| multiply(cpu, &x, false));
-            let is_int = w.pack_for(Isa::Scalar, ActDtype::Int12).kernel() == "int12 lanes";
-            assert_eq!(is_int, !matches!(ty, TensorType::Q2K | TensorType::Q3K | TensorType::Q6K));
-            let expected = if is_int { int_product(&w, &x) } else { product(&w, &x) };
-            close(&name, &found, &expected, 2e-3);
-            for row in [0, n_rows / 2, n_rows - 1] {
-                let x = &x[row * n_cols..(row + 1) * n_cols];
-                let alone = same_bits(&name, |cpu| multiply(cpu, x, false));
-                let together = &found[row * n_outputs..(row + 1) * n_outputs];
-                assert_eq!(bits(&alone), bits(together), "{name}: row {row} alone");
-            }
-            let added = same_bits(&name, |cpu| multiply(cpu, &x, true));
-            let expected: Vec<f32> = found.iter().map(|y| y + 0.5).collect();
-            assert_eq!(bits(&added), bits(&expected), "{name}: added");
+            check_integers(&w, &x, (ActDtype::Int12, 2039.0));
+            check_integers(&w, &x, (ActDtype::Int8, 127.0));
         }
     }
+}
+
+/// A product of integers of which a block's largest is `most`.
+fn check_integers(w: &Weight, x: &[f32], (acts, most): (ActDtype, f32)) {
+    let (n_rows, n_outputs) = (x.len() / w.n_cols, w.n_rows);
+    let name = format!("{} {n_rows}x{n_outputs}x{} as {acts}", w.ty, w.n_cols);
+    let multiply = |cpu: &mut Cpu, x: &[f32], add| {
+        let packed = w.pack_for(cpu.isa(), acts);
+        multiply_packed(cpu, &packed, x, add)
+    };
+    let found = same_bits(&name, |cpu| multiply(cpu, x, false));
+    let kernel = w.pack_for(Isa::Scalar, acts).kernel();
+    let is_int = !matches!(w.ty, TensorType::Q2K | TensorType::Q3K | TensorType::Q6K);
+    assert_eq!(is_int, kernel == format!("{acts} lanes"), "{name}: {kernel}");
+    let expected = if is_int { int_product(w, x, most) } else { product(w, x) };
+    close(&name, &found, &expected, 2e-3);
+    for row in [0, n_rows / 2, n_rows - 1] {
+        let x = &x[row * w.n_cols..(row + 1) * w.n_cols];
+        let alone = same_bits(&name, |cpu| multiply(cpu, x, false));
+        let together = &found[row * n_outputs..(row + 1) * n_outputs];
+        assert_eq!(bits(&alone), bits(together), "{name}: row {row} alone");
+    }
+    let added = same_bits(&name, |cpu| multiply(cpu, x, true));
+    let expected: Vec<f32> = found.iter().map(|y| y + 0.5).collect();
+    assert_eq!(bits(&added), bits(&expected), "{name}: added");
 }
 
 /// What is not a number must not become one on its way through integers.
@@ -267,9 +275,10 @@ fn integers_keep_what_is_not_a_number() {
             let mut x = normals(&mut rng, 96);
             x[at] = bad;
             for cpu in &mut machines() {
-                let packed = w.pack_for(cpu.isa(), ActDtype::Int12);
-                let found = multiply_packed(cpu, &packed, &x, false);
-                assert!(found.iter().all(|y| !y.is_finite()), "{bad} at {at} on {}", cpu.isa());
+                for acts in [ActDtype::Int12, ActDtype::Int8] {
+                    let found = multiply_packed(cpu, &w.pack_for(cpu.isa(), acts), &x, false);
+                    assert!(found.iter().all(|y| !y.is_finite()), "{bad} at {at} on {}", cpu.isa());
+                }
             }
         }
     }

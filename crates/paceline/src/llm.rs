@@ -32,9 +32,9 @@ pub struct LlmOptions {
     pub threads: Option<usize>,
     /// The best the machine has, or what `PACELINE_ISA` says.
     pub isa: Option<Isa>,
-    /// What activations are rounded to where they meet quantised weights: bf16 is the faster for
-    /// many sequences at once, integers are for few. Answers differ between the two.
-    pub activation_dtype: ActDtype,
+    /// What activations are rounded to where they meet quantised weights; the best for the
+    /// instruction set ([`ActDtype::best_for`]) if `None`. Answers differ between them.
+    pub activation_dtype: Option<ActDtype>,
     /// Sequences that may run at once.
     pub max_num_seqs: u32,
     /// Rows a step may have.
@@ -64,7 +64,7 @@ impl Default for LlmOptions {
         LlmOptions {
             threads: None,
             isa: None,
-            activation_dtype: ActDtype::default(),
+            activation_dtype: None,
             max_num_seqs: engine.max_num_seqs,
             max_num_batched_tokens: engine.max_num_batched_tokens,
             long_prefill_token_threshold: engine.long_prefill_token_threshold,
@@ -176,7 +176,7 @@ impl Llm {
         let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
         let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
-        let acts = options.activation_dtype;
+        let acts = options.activation_dtype.unwrap_or_else(|| ActDtype::best_for(isa));
         let weights = Arc::new(Weights::load(checkpoint, isa, acts, n_threads)?);
         let cpu = cpu_options(&options, weights.spec(), n_threads)?;
         let backend = CpuBackend::new(Arc::clone(&weights), cpu)?;
@@ -192,7 +192,7 @@ impl Llm {
             kv_bytes: cpu.n_blocks as usize * kv_block_bytes(weights.spec(), cpu.kv_dtype),
             max_model_len: cpu.max_model_len,
         };
-        let engine = Engine::new(Timed::new(backend), engine_config(&options, isa))?;
+        let engine = Engine::new(Timed::new(backend), engine_config(&options, (isa, acts)))?;
         let started = Instant::now();
         Ok(Llm { engine, tokenizer, template, weights, facts, started })
     }
@@ -318,14 +318,14 @@ fn cpu_options(
     Ok(CpuOptions { n_threads, n_blocks, kv_dtype, max_rows, max_model_len, rows_apart })
 }
 
-fn engine_config(options: &LlmOptions, isa: Isa) -> EngineConfig {
+fn engine_config(options: &LlmOptions, (isa, acts): (Isa, ActDtype)) -> EngineConfig {
     EngineConfig {
         max_num_seqs: options.max_num_seqs,
         max_num_batched_tokens: options.max_num_batched_tokens,
         long_prefill_token_threshold: options.long_prefill_token_threshold,
         prefix_cache: options.prefix_cache,
         batching: options.batching,
-        drafts: drafts(isa, options.activation_dtype, options.num_speculative_tokens),
+        drafts: drafts(isa, acts, options.num_speculative_tokens),
         max_waiting_requests: options.max_waiting_requests,
         hash_key: random_key(),
         ..EngineConfig::default()

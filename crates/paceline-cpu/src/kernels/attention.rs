@@ -42,72 +42,54 @@ pub(crate) use task::{
 /// Pairs of dimensions that meet before their sum is added to a score.
 pub(super) const TILE_PAIRS: usize = 16;
 
-/// Matrix tiles, where there are any: a second way to let a task's queries see a block.
+/// Matrix tiles, where there are any: a second way to let a task's queries see a block. Without
+/// them lanes do everything.
 pub(crate) trait Tiles {
     /// Queries of a task at most.
-    const QUERIES: usize;
+    const QUERIES: usize = 32;
 
     /// Makes ready for a task whose scratch is; false: leave it to the lanes.
     ///
     /// # Safety
     /// As [`attend`].
+    #[inline(always)]
     unsafe fn begin<E: Element>(
-        args: &AttentionArgs,
-        task: &AttentionTask,
-        scratch: &mut AttentionScratch,
-    ) -> bool;
+        _args: &AttentionArgs,
+        _task: &AttentionTask,
+        _scratch: &mut AttentionScratch,
+    ) -> bool {
+        false
+    }
 
     /// Lets all queries of the task see a block; false: leave it to the lanes.
     ///
     /// # Safety
     /// As [`attend`], after [`begin`](Self::begin) has said yes; the pages are the block's.
+    #[inline(always)]
     unsafe fn see<E: Element>(
-        args: &AttentionArgs,
-        task: &AttentionTask,
-        block: usize,
-        kv: [Page<E>; 2],
-        scratch: &mut AttentionScratch,
-        fetch: &mut Fetch,
-    ) -> bool;
+        _args: &AttentionArgs,
+        _task: &AttentionTask,
+        _block: usize,
+        _kv: [Page<E>; 2],
+        _scratch: &mut AttentionScratch,
+        _fetch: &mut Fetch,
+    ) -> bool {
+        false
+    }
 
     /// Ends what [`begin`](Self::begin) has begun.
     ///
     /// # Safety
     /// `begin` has said yes.
-    unsafe fn end();
-}
-
-/// No tiles: lanes do everything.
-#[derive(Debug)]
-pub(crate) struct NoTiles;
-
-impl Tiles for NoTiles {
-    const QUERIES: usize = 32;
-
-    #[inline(always)]
-    unsafe fn begin<E: Element>(
-        _: &AttentionArgs,
-        _: &AttentionTask,
-        _: &mut AttentionScratch,
-    ) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    unsafe fn see<E: Element>(
-        _: &AttentionArgs,
-        _: &AttentionTask,
-        _: usize,
-        _: [Page<E>; 2],
-        _: &mut AttentionScratch,
-        _: &mut Fetch,
-    ) -> bool {
-        false
-    }
-
     #[inline(always)]
     unsafe fn end() {}
 }
+
+/// No tiles.
+#[derive(Debug)]
+pub(crate) struct NoTiles;
+
+impl Tiles for NoTiles {}
 
 /// Runs one task; `next` is probably this thread's next.
 ///

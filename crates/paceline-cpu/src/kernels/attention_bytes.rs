@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use crate::kernels::attention::codes::{CodeScratch, Dots, LOW_BITS};
-use crate::kernels::attention::{AttentionScratch, Fetch};
+use crate::kernels::attention::{AttentionScratch, Fetch, Tiles};
 use crate::kernels::attention_amx::AmxTiles;
 use crate::kernels::kv::{KV_BLOCK, QUAD};
 use crate::lanes::WIDTH;
@@ -15,7 +15,18 @@ use crate::lanes::avx512::Avx512Lanes as V;
 /// A block's weights, those of four tokens together.
 type Weights = [i32; KV_BLOCK / QUAD];
 
-impl Dots<V> for AmxTiles {
+/// Such instructions, and no tiles.
+#[derive(Debug)]
+pub(crate) struct Bytes;
+
+impl Tiles for Bytes {}
+
+/// Where there are such instructions.
+trait HasBytes {}
+impl HasBytes for Bytes {}
+impl HasBytes for AmxTiles {}
+
+impl<T: HasBytes> Dots<V> for T {
     #[inline(always)]
     unsafe fn score<const Q: usize>(
         head_dim: usize,

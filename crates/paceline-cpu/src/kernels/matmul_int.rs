@@ -1,29 +1,28 @@
 //! Weights' codes times activations as integers.
 //!
 //! Of every 32 columns of a row, `x` is rounded to whole multiples of a unit, the largest of them
-//! to [`LARGEST`]. For output `n` of row `m`, for every 32 columns in rising order:
+//! to [`IntBits::largest`]. For output `n` of row `m`, for every 32 columns in rising order:
 //! ```text
 //! dot = Σ code[i] * int[i]                      exact, as everything below 2^24 is
 //! sum = fma(dot - centre * Σ int, scale * unit, sum)         weights without a minimum
 //! sum = fma(min, unit * Σ int, fma(dot, scale * unit, sum))  weights with one
 //! ```
 //! Integers add up to the same in any order, so a kernel may take columns as it likes: here two
-//! by two in lanes, in [`super::matmul_int_amx`] four by four or as tiles of bytes. No weight is
-//! turned into a float, which is most of the work of [`super::matmul`] where rows are few.
+//! by two in lanes, in [`super::matmul_int_vnni`] two or four at once, in
+//! [`super::matmul_int_amx`] four by four or as tiles of bytes. No weight is turned
+//! into a float, which is most of the work of [`super::matmul`] where rows are few.
 
 use std::ops::Range;
 
-use crate::acts::{ACT_BLOCK, ActView, ActViewMut, IntScale};
+#[cfg(doc)]
+use crate::acts::IntBits;
+use crate::acts::{ACT_BLOCK, ActView, ActViewMut, IntScale, KeptAs};
 use crate::aligned::LINE;
 use crate::kernels::format::{Codes, Format, Panel, with_int_format};
 use crate::kernels::matmul::{Ahead, Output, finish, unroll_rows};
-use crate::lanes::{Lanes, TINY, WIDTH, load_first, sum_lanes};
+use crate::lanes::{Lanes, TINY, WIDTH, load_first};
 use crate::math::{ROUNDER, run_len};
 use crate::packed::CodedView;
-
-/// The largest magnitude of an activation's integer: the largest number of twelve bits whose
-/// sixteenth, rounded to nearest, fits a signed byte.
-const LARGEST: f32 = 2039.0;
 
 /// Computes outputs `panels` of `rows`.
 ///
@@ -90,8 +89,7 @@ unsafe fn some_rows<V: Lanes, F: Format, const R: usize>(
         let (mut sums, mut ahead) = ([V::splat(0.0); R], Ahead::new(parts));
         for block in 0..w.panel.n_blocks {
             ahead.ask::<V, F>();
-            let xs = acts.ints.add((row * acts.n_blocks + block) * LINE).cast::<i16>();
-            let dots = dots_of::<V, F, R>(parts, block, xs, acts.n_blocks * ACT_BLOCK);
+            let dots = dots_of::<V, F, R>(parts, block, acts.int_words(row, block));
             let scales = Scales::<V>::load::<F>(parts, block);
             unroll_rows!(R, r, {
                 let x = acts.int_scale(row + r, block);
@@ -106,7 +104,7 @@ unsafe fn some_rows<V: Lanes, F: Format, const R: usize>(
     }
 }
 
-/// The products of a block's codes with `R` rows' integers, which lie `stride` apart.
+/// The products of a block's codes with `R` rows' integers.
 ///
 /// # Safety
 /// As [`some_rows`].
@@ -115,7 +113,6 @@ unsafe fn dots_of<V: Lanes, F: Format, const R: usize>(
     parts: Panel,
     block: usize,
     xs: *const i16,
-    stride: usize,
 ) -> [V::Words; R] {
     // SAFETY: a block has as many vectors of codes as its format says, and 32 columns.
     unsafe {
@@ -140,7 +137,7 @@ unsafe fn dots_of<V: Lanes, F: Format, const R: usize>(
             for (halves, column) in pairs.into_iter().take(n_pairs) {
                 let x = xs.add(4 * vector + column);
                 unroll_rows!(R, r, {
-                    let pair = x.add(r * stride).cast::<[i16; 2]>().read_unaligned();
+                    let pair = x.add(r * ACT_BLOCK).cast::<[i16; 2]>().read_unaligned();
                     dots[r] = V::add_products(dots[r], halves, pair);
                 });
             }
@@ -186,21 +183,28 @@ impl<V: Lanes> Scales<V> {
     }
 }
 
-/// Rounds `rows` of `acts` from rows at `x` to integers, as half words.
+/// Rounds `rows` of `acts` from rows at `x` to integers, as half words or bytes.
 ///
 /// # Safety
 /// As [`Lanes`]; `x` holds the rows, which lie within `acts`.
 #[inline(always)]
-pub(crate) unsafe fn put_words<V: Lanes>(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+pub(crate) unsafe fn put_ints<V: Lanes>(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+    let are_bytes = matches!(acts.forms.ints, Some((_, KeptAs::Bytes)));
     // SAFETY: blocks lie within the buffers.
     unsafe {
         for row in rows.clone() {
             for block in 0..acts.n_blocks {
                 let x = x.add((row - rows.start) * acts.n_cols);
                 let [low, high] = round_block::<V>(x, acts, row, block);
-                let to = acts.ints.add((row * acts.n_blocks + block) * LINE).cast::<i16>();
-                low.store_i16(to);
-                high.store_i16(to.add(WIDTH));
+                if are_bytes {
+                    let to = acts.int_bytes(row, block);
+                    low.store_i8(to);
+                    high.store_i8(to.add(WIDTH));
+                } else {
+                    let to = acts.int_words(row, block);
+                    low.store_i16(to);
+                    high.store_i16(to.add(WIDTH));
+                }
             }
         }
     }
@@ -226,13 +230,12 @@ pub(crate) unsafe fn round_block<V: Lanes>(
         let [a, b] = [low.max_magnitude(), high.max_magnitude()];
         // What is not a number stays so: its unit is none either.
         let largest = if a > b || a.is_nan() { a } else { b };
-        let is_tiny = largest < TINY;
-        let (per_unit, unit) =
-            if is_tiny { (0.0, 0.0) } else { (LARGEST / largest, largest / LARGEST) };
+        let (is_tiny, most) = (largest < TINY, acts.largest_int);
+        let (per_unit, unit) = if is_tiny { (0.0, 0.0) } else { (most / largest, largest / most) };
         let (per_unit, rounder) = (V::splat(per_unit), V::splat(ROUNDER));
         let low = low.mul(per_unit).add(rounder).sub(rounder);
         let high = high.mul(per_unit).add(rounder).sub(rounder);
-        let sum = sum_lanes(low.add(high));
+        let sum = low.add(high).sum_whole();
         acts.put_int_scale(row, block, IntScale { unit, sum, total: sum * unit });
         [low, high]
     }

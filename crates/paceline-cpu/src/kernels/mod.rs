@@ -8,7 +8,7 @@ pub(crate) mod attention;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod attention_amx;
 #[cfg(target_arch = "x86_64")]
-mod attention_bytes;
+pub(crate) mod attention_bytes;
 pub(crate) mod format;
 pub(crate) mod kv;
 pub(crate) mod matmul;
@@ -18,5 +18,7 @@ pub(crate) mod matmul_exact;
 pub(crate) mod matmul_int;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod matmul_int_amx;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod matmul_int_vnni;
 pub(crate) mod reduce;
 pub(crate) mod rows;

@@ -90,6 +90,11 @@ unsafe impl Lanes for Avx512Lanes {
     }
 
     #[inline(always)]
+    unsafe fn sum_whole(self) -> f32 {
+        unsafe { _mm512_reduce_add_ps(self.0) }
+    }
+
+    #[inline(always)]
     unsafe fn keep_first(self, n: usize, fill: f32) -> Self {
         let mask = if n >= 16 { 0xffff } else { (1u16 << n) - 1 };
         Self(unsafe { _mm512_mask_blend_ps(mask, _mm512_set1_ps(fill), self.0) })

@@ -86,6 +86,11 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn max_lane(self) -> f32 {
         to_array(self).into_iter().fold(f32::NEG_INFINITY, |m, x| if x > m { x } else { m })
     }
+    /// The sum of lanes that are whole numbers, few enough that floats hold every sum of theirs.
+    #[inline(always)]
+    unsafe fn sum_whole(self) -> f32 {
+        sum_lanes(self)
+    }
     /// Keeps the first `n` lanes and fills the rest with `fill`.
     unsafe fn keep_first(self, n: usize, fill: f32) -> Self;
     /// Keeps the lanes whose bits are set and fills the rest with `fill`.

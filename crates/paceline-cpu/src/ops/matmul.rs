@@ -87,7 +87,7 @@ impl Cpu {
             let forms = job.weight.act_forms();
             assert!(job.weight.suits(self.isa), "weight packed for another instruction set");
             assert_eq!(job.weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
-            assert_eq!(acts.forms().or(forms), acts.forms(), "activations lack the weight's form");
+            assert!(acts.forms().has(forms), "activations lack the weight's form");
             let stride = job.weight.n_rows();
             assert!(job.out.len() >= n_rows * stride, "output too small");
             n_panels += job.weight.n_panels();
@@ -123,11 +123,12 @@ impl Cpu {
     ) {
         let n_together = rows_together(n_rows);
         let n_groups = n_rows.div_ceil(n_together.max(1));
-        let cost = cost * n_rows.min(n_together);
-        self.split_in_order(n_groups * n_panels, cost, &|thread, range, end| {
-            for group in range.start / n_panels..range.end.div_ceil(n_panels) {
-                let first = group * n_panels;
-                let panel = |at: usize| at.clamp(first, first + n_panels) - first;
+        let each = self.kernels.panels;
+        let (n, cost) = (n_panels.div_ceil(each), each * cost * n_rows.min(n_together));
+        self.split_in_order(n_groups * n, cost, &|thread, range, end| {
+            for group in range.start / n..range.end.div_ceil(n) {
+                let first = group * n;
+                let panel = |at: usize| n_panels.min((at.clamp(first, first + n) - first) * each);
                 let rows = group * n_together..n_rows.min((group + 1) * n_together);
                 f(thread, rows, panel(range.start)..panel(range.end), panel(end));
             }

@@ -111,6 +111,7 @@ fn products_after_a_norm() {
         (TensorType::Q4_1, ActDtype::Bf16),
         (TensorType::Q4_1, ActDtype::Int12),
         (TensorType::Q8_0, ActDtype::Int12),
+        (TensorType::Q4_1, ActDtype::Int8),
         (TensorType::F32, ActDtype::Bf16),
     ];
     for (ty, dtype) in kinds {

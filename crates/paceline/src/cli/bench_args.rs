@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use paceline::{Isa, Llm, LlmOptions};
+use paceline::{ActDtype, Isa, Llm, LlmOptions};
 use paceline_model::pull::Source;
 
 #[cfg(feature = "serve")]
@@ -135,12 +135,13 @@ pub(crate) struct BenchModelArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
-    /// Instruction set: scalar, avx2, avx512 or amx [default: the best there is]
+    /// Instruction set: scalar, avx2, avx512, avx512_vnni or amx [default: the best there is]
     #[arg(long)]
     isa: Option<Isa>,
 
-    /// What activations are rounded to where they meet quantised weights
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Bf16)]
+    /// What activations are rounded to where they meet quantised weights; auto is bf16 with AMX,
+    /// int12 without
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Auto)]
     activation_dtype: ActivationDtype,
 
     /// What keys and values are kept as; auto is bf16
@@ -156,7 +157,7 @@ impl BenchModelArgs {
         let options = LlmOptions {
             threads: self.threads.map(usize::from),
             isa: self.isa,
-            activation_dtype: self.activation_dtype.into(),
+            activation_dtype: self.activation_dtype.chosen(),
             kv_cache_dtype: self.kv_cache_dtype.into(),
             prefix_cache: false,
             pull: Some(self.source.pull_options(&source)?),
@@ -372,12 +373,13 @@ pub(crate) struct KernelsArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
 
-    /// Instruction set: scalar, avx2, avx512 or amx [default: the best there is]
+    /// Instruction set: scalar, avx2, avx512, avx512_vnni or amx [default: the best there is]
     #[arg(long)]
     pub(crate) isa: Option<Isa>,
 
-    /// What activations are rounded to where they meet quantised weights
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Bf16)]
+    /// What activations are rounded to where they meet quantised weights; auto is bf16 with AMX,
+    /// int12 without
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Auto)]
     pub(crate) activation_dtype: ActivationDtype,
 
     /// How often everything is measured
@@ -392,4 +394,10 @@ pub(crate) struct KernelsArgs {
 
     #[command(flatten)]
     pub(crate) report: ReportArgs,
+}
+
+impl KernelsArgs {
+    pub(crate) fn act_dtype(&self, isa: Isa) -> ActDtype {
+        self.activation_dtype.chosen().unwrap_or_else(|| ActDtype::best_for(isa))
+    }
 }

@@ -89,16 +89,21 @@ impl From<KvCacheDtype> for KvDtype {
 /// `--activation-dtype`.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ActivationDtype {
-    #[value(alias = "auto", alias = "bfloat16")]
+    Auto,
+    #[value(alias = "bfloat16")]
     Bf16,
     Int12,
+    Int8,
 }
 
-impl From<ActivationDtype> for ActDtype {
-    fn from(dtype: ActivationDtype) -> ActDtype {
-        match dtype {
-            ActivationDtype::Bf16 => ActDtype::Bf16,
-            ActivationDtype::Int12 => ActDtype::Int12,
+impl ActivationDtype {
+    /// `None` is auto.
+    pub(crate) fn chosen(self) -> Option<ActDtype> {
+        match self {
+            ActivationDtype::Auto => None,
+            ActivationDtype::Bf16 => Some(ActDtype::Bf16),
+            ActivationDtype::Int12 => Some(ActDtype::Int12),
+            ActivationDtype::Int8 => Some(ActDtype::Int8),
         }
     }
 }
@@ -147,10 +152,11 @@ pub(crate) struct EngineArgs {
           value_parser = value_parser!(u32).range(0..=16))]
     num_speculative_tokens: u32,
 
-    /// What activations are rounded to where they meet quantised weights: int12 is the faster for
-    /// up to 4 sequences at once with AMX, for most numbers without, and bf16 otherwise. Answers
-    /// differ between the two, and never with what runs beside them
-    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Bf16)]
+    /// What activations are rounded to where they meet quantised weights. With AMX, auto is bf16,
+    /// and int12 is faster for up to 4 sequences at once. Without, auto is int12; int8 is faster
+    /// still on AVX-512 VNNI, and less exact. Answers differ between them, and never with what runs
+    /// beside them
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Auto)]
     activation_dtype: ActivationDtype,
 
     /// Threads of the forward pass [default: one for each core]
@@ -174,7 +180,7 @@ impl EngineArgs {
         let source = Source::parse(&self.model)?;
         let options = LlmOptions {
             threads: self.threads.map(usize::from),
-            activation_dtype: self.activation_dtype.into(),
+            activation_dtype: self.activation_dtype.chosen(),
             max_num_batched_tokens: self.max_num_batched_tokens,
             long_prefill_token_threshold: self.long_prefill_token_threshold,
             prefix_cache: !self.no_prefix_cache,

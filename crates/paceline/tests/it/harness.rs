@@ -188,9 +188,9 @@ pub(crate) fn packed_for(weights: &Arc<Weights>, isa: Isa) -> Arc<Weights> {
 }
 
 /// The same weights for activations that are rounded to integers.
-pub(crate) fn packed_for_ints(weights: &Weights) -> Arc<Weights> {
+pub(crate) fn packed_for_ints(weights: &Weights, acts: ActDtype) -> Arc<Weights> {
     let checkpoint = Arc::clone(weights.checkpoint());
-    Arc::new(Weights::load(checkpoint, weights.isa(), ActDtype::Int12, 2).unwrap())
+    Arc::new(Weights::load(checkpoint, weights.isa(), acts, 2).unwrap())
 }
 
 /// A small model of the architecture with random weights.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use paceline_cpu::quant::{Rng, TensorType};
-use paceline_cpu::{Isa, KvDtype};
+use paceline_cpu::{ActDtype, Isa, KvDtype};
 use paceline_engine::{Drafts, FinishReason, SamplingParams, Stats, derive_seed};
 use paceline_model::Checkpoint;
 use paceline_model::synth::SynthSpec;
@@ -321,11 +321,16 @@ fn of_every_kv_type() {
 /// with and without minima, of four bits and of bytes.
 #[test]
 fn of_integers() {
-    for (arch, ty) in
-        [("llama", TensorType::Q4_1), ("qwen2", TensorType::Q4_0), ("gemma2", TensorType::Q8_0)]
-    {
+    for (arch, ty, acts) in [
+        ("llama", TensorType::Q4_1, ActDtype::Int12),
+        ("llama", TensorType::Q4_1, ActDtype::Int8),
+        ("qwen2", TensorType::Q4_0, ActDtype::Int12),
+        ("qwen2", TensorType::Q4_0, ActDtype::Int8),
+        ("gemma2", TensorType::Q8_0, ActDtype::Int12),
+        ("gemma2", TensorType::Q8_0, ActDtype::Int8),
+    ] {
         let usual = tiny(arch, ty);
-        let weights = packed_for_ints(&usual);
+        let weights = packed_for_ints(&usual, acts);
         let jobs = jobs(weights.spec().n_vocab, &LENGTHS[8..]);
         let expected = alone(&weights, Setup::plain(), &jobs);
         assert_ne!(expected, alone(&usual, Setup::plain(), &jobs), "{arch}, {ty}");
@@ -370,12 +375,16 @@ fn of_the_default_model() {
     let stats = check(&weights, Setup::plain(), &jobs, &expected);
     let n_wrong = stats.n_drafted_tokens - stats.n_accepted_tokens;
     assert!(n_wrong > 0, "all guesses were right");
-    let ints = packed_for_ints(&weights);
-    let expected = alone(&ints, Setup::plain(), &jobs);
-    let (found, _) = together(&ints, Setup::plain(), &jobs);
-    assert_same("integers", Setup::plain(), &found, &expected);
     for isa in other_vectors().chain([Isa::Scalar]) {
         check_briefly(&weights, isa);
-        check_briefly(&ints, isa);
+    }
+    for acts in [ActDtype::Int12, ActDtype::Int8] {
+        let ints = packed_for_ints(&weights, acts);
+        let expected = alone(&ints, Setup::plain(), &jobs);
+        let (found, _) = together(&ints, Setup::plain(), &jobs);
+        assert_same(acts.name(), Setup::plain(), &found, &expected);
+        for isa in other_vectors().chain([Isa::Scalar]) {
+            check_briefly(&ints, isa);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use paceline::{Isa, Llm};
+use paceline::{ActDtype, Isa, Llm};
 use paceline_cpu::peak::{Meter, Unit};
 use paceline_model::sizing;
 use paceline_model::spec::ModelSpec;
@@ -99,7 +99,7 @@ pub(super) struct Ceilings {
 impl Ceilings {
     /// For steps that read so many bytes.
     pub(super) fn new(
-        isa: Isa,
+        (isa, acts): (Isa, ActDtype),
         n_threads: usize,
         working_sets: impl IntoIterator<Item = f64>,
     ) -> Result<Ceilings> {
@@ -108,7 +108,7 @@ impl Ceilings {
         let n_bytes = largest.min(MAX_READ_BYTES).min(sizing::free_bytes() / READ_SHARE);
         Ok(Ceilings {
             meter: Meter::new(n_threads)?,
-            unit: Unit::of_isa(isa),
+            unit: Unit::of(isa, acts),
             // Not zero, so that every page is memory of its own.
             data: vec![1; n_bytes as usize / size_of::<u64>()],
             reads,

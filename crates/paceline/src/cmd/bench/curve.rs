@@ -119,7 +119,9 @@ pub(super) fn measure(batches: &[u32], args: &CurveArgs, console: &Console) -> R
     let costs = Costs::of(&llm);
     let step_work = |batch: u32| costs.decode(f64::from(batch), shape.mean_len());
     let sets = batches.iter().map(|&batch| step_work(batch).n_bytes);
-    let mut ceilings = Ceilings::new(llm.facts().isa, llm.facts().n_threads, sets)?;
+    let facts = llm.facts();
+    let kernels = (facts.isa, facts.activation_dtype);
+    let mut ceilings = Ceilings::new(kernels, facts.n_threads, sets)?;
     let rounds = run_rounds(&mut llm, batches, shape, args.shape.rounds, &mut ceilings, console)?;
     let points = batches.iter().zip(&rounds).enumerate();
     let points = points.map(|(set, (&batch, rounds))| {

@@ -39,7 +39,11 @@ pub(crate) fn run(args: &KernelsArgs, console: &Console) -> Result<Outcome> {
     let mut cpu = Cpu::new(isa, n_threads, ops::HEAD_DIM)?;
     let mut cases = ops::matmuls(&mut cpu, args, &types(args)?)?;
     cases.extend(ops::others(&mut cpu, args));
-    let mut ceilings = Ceilings::new(isa, n_threads, cases.iter().map(|case| case.set_bytes))?;
+    let mut ceilings = Ceilings::new(
+        (isa, args.act_dtype(isa)),
+        n_threads,
+        cases.iter().map(|case| case.set_bytes),
+    )?;
     let times = measure(&mut cpu, &mut cases, &mut ceilings, args, console);
     let rows: Vec<Row> = cases
         .iter()

@@ -56,7 +56,7 @@ pub(super) fn matmuls(
     let mut cases = Vec::new();
     for &ty in types {
         let (outputs, inputs) = (args.outputs as usize, args.inputs as usize);
-        let kernels = (cpu.isa(), args.activation_dtype.into());
+        let kernels = (cpu.isa(), args.act_dtype(cpu.isa()));
         let matrices = matrices(kernels, ty, outputs, inputs, args.working_set.0)?;
         for &n_rows in &args.rows {
             cases.push(matmul(cpu, Rc::clone(&matrices), n_rows as usize));
@@ -114,7 +114,7 @@ pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
     let rows = args.rows.iter().map(|&n| n as usize);
     let width = args.inputs as usize;
     // What quantised weights read, as most models have them.
-    let forms = forms((cpu.isa(), args.activation_dtype.into()), width);
+    let forms = forms((cpu.isa(), args.act_dtype(cpu.isa())), width);
     let mut cases = Vec::new();
     for dtype in KvDtype::ALL {
         cases.extend(rows.clone().map(|n| decode_attention(cpu, dtype, n)));

@@ -1,0 +1,366 @@
+//! The product of [`super::matmul_int`] by instructions that multiply two half words, or four
+//! bytes, and add their products to a sum at once, to the bit.
+//!
+//! Three panels go together, so that an activation that is read meets 48 outputs. A block of theirs
+//! is unpacked once for all rows; eight rows at a time then have their sums of products in
+//! registers.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use crate::acts::{ActView, IntScale, KeptAs};
+use crate::aligned::LINE;
+use crate::kernels::format::{Codes, Format, Panel, with_int_format};
+use crate::kernels::matmul::{Ahead, Output, finish, unroll_rows};
+use crate::kernels::matmul_int::Scales;
+use crate::lanes::avx512::Avx512Lanes as V;
+use crate::lanes::{Lanes, WIDTH};
+use crate::packed::CodedView;
+
+/// Panels that go together.
+pub(crate) const PANELS: usize = 3;
+
+/// Rows for which a block is unpacked once.
+const ROWS: usize = 64;
+
+/// Vectors of a block's codes at most.
+const MAX_STEPS: usize = 16;
+
+/// Computes outputs `panels` of `rows`.
+///
+/// # Safety
+/// As [`super::matmul_int::matmul`], on a machine that has AVX-512 with VNNI.
+#[inline(always)]
+pub(crate) unsafe fn matmul<L: Lanes>(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    out: Output,
+) {
+    // SAFETY: forwarded contract; the layout names the format the weight was packed with.
+    unsafe {
+        match acts.forms.ints {
+            Some((_, KeptAs::Bytes)) => {
+                with_int_format!(w.layout, all_panels::<Bytes>(w, panels, acts, rows, out));
+            }
+            _ => with_int_format!(w.layout, all_panels::<Words>(w, panels, acts, rows, out)),
+        }
+    }
+}
+
+/// How integers are kept, and meet codes.
+trait Ints {
+    /// Vectors of codes in a block: columns, by how many of them a lane takes at once.
+    const STEPS: usize;
+
+    /// Bytes of a row's integers in a block.
+    const ROW_BYTES: usize = 4 * Self::STEPS;
+
+    /// Unpacks a block's codes, step after step, `P` vectors apart.
+    ///
+    /// # Safety
+    /// There are as many as the format says, and room; the machine has AVX-512.
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8);
+
+    /// Adds the products of codes and integers to `sums`.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 with VNNI.
+    unsafe fn add_products(sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i;
+}
+
+struct Words;
+
+impl Ints for Words {
+    const STEPS: usize = 16;
+
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            for vector in 0..F::CODE_BYTES / LINE {
+                let words = V::load_words(codes.add(vector * LINE));
+                let step = 2 * vector;
+                if matches!(F::CODES, Codes::Nibbles) {
+                    // The high ones belong to the second half of the columns.
+                    put::<P>(V::halves::<0>(words, 15), to, step);
+                    put::<P>(V::halves::<8>(words, 15), to, step + 1);
+                    put::<P>(V::halves::<4>(words, 15), to, step + 8);
+                    put::<P>(V::halves::<12>(words, 15), to, step + 9);
+                } else {
+                    put::<P>(V::halves::<0>(words, 255), to, step);
+                    put::<P>(V::halves::<8>(words, 255), to, step + 1);
+                }
+            }
+        }
+    }
+
+    /// Spelled out, since the compiler takes the intrinsic apart again, into a product and a sum,
+    /// to shorten chains; here the number of operations is what counts.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn add_products(mut sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i {
+        // SAFETY: register operations only.
+        unsafe {
+            asm!(
+                "vpdpwssd {sums}, {codes}, {ints}",
+                sums = inout(zmm_reg) sums,
+                codes = in(zmm_reg) codes,
+                ints = in(zmm_reg) ints,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        sums
+    }
+}
+
+struct Bytes;
+
+impl Ints for Bytes {
+    const STEPS: usize = 8;
+
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            for vector in 0..F::CODE_BYTES / LINE {
+                let words = V::load_words(codes.add(vector * LINE));
+                if matches!(F::CODES, Codes::Nibbles) {
+                    put::<P>(V::halves::<0>(words, 0x0f0f), to, vector);
+                    put::<P>(V::halves::<4>(words, 0x0f0f), to, vector + 4);
+                } else {
+                    put::<P>(words, to, vector);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i {
+        // SAFETY: forwarded contract.
+        unsafe { _mm512_dpbusd_epi32(sums, codes, ints) }
+    }
+}
+
+/// Stores the codes of a step.
+///
+/// # Safety
+/// `to` is where those of the panel's first step go; the machine has AVX-512.
+#[inline(always)]
+unsafe fn put<const P: usize>(codes: __m512i, to: *mut u8, step: usize) {
+    // SAFETY: forwarded contract.
+    unsafe { _mm512_store_si512(to.add(step * P * LINE).cast(), codes) }
+}
+
+/// # Safety
+/// As [`matmul`].
+#[inline(always)]
+unsafe fn all_panels<I: Ints, F: Format>(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    out: Output,
+) {
+    for first in rows.clone().step_by(ROWS) {
+        let rows = first..rows.end.min(first + ROWS);
+        let mut panel = panels.start;
+        // SAFETY: the caller vouches for panels and rows.
+        unsafe {
+            while panel + PANELS <= panels.end {
+                some_panels::<I, F, PANELS>(w, panel, acts, rows.clone(), out);
+                panel += PANELS;
+            }
+            if panel + 2 <= panels.end {
+                some_panels::<I, F, 2>(w, panel, acts, rows.clone(), out);
+                panel += 2;
+            }
+            if panel < panels.end {
+                some_panels::<I, F, 1>(w, panel, acts, rows, out);
+            }
+        }
+    }
+}
+
+/// A block of `P` panels, and the sums of the rows it meets.
+#[repr(C, align(64))]
+struct Scratch<const P: usize> {
+    codes: [[[u8; LINE]; P]; MAX_STEPS],
+    scales: [[[f32; WIDTH]; 2]; P],
+    sums: [[[f32; WIDTH]; P]; ROWS],
+}
+
+/// `rows` of panels `panel..panel + P`, at most [`ROWS`] of them.
+///
+/// # Safety
+/// As [`matmul`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn some_panels<I: Ints, F: Format, const P: usize>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    rows: Range<usize>,
+    out: Output,
+) {
+    let mut scratch = std::mem::MaybeUninit::<Scratch<P>>::uninit();
+    let scratch = scratch.as_mut_ptr();
+    // SAFETY: the panels' blocks and the rows' activations lie within their buffers, as the caller
+    // vouches; what is read of the scratch was written before.
+    unsafe {
+        (&raw mut (*scratch).sums).cast::<[[f32; WIDTH]; P]>().write_bytes(0, rows.len());
+        let mut parts = [w.panel(panel); P];
+        for (p, parts) in parts.iter_mut().enumerate() {
+            *parts = w.panel(panel + p);
+        }
+        let mut ahead = Ahead::new(parts[0]);
+        for block in 0..w.panel.n_blocks {
+            for (p, parts) in parts.into_iter().enumerate() {
+                ahead.ask::<V, F>();
+                unpack::<I, F, P>(parts, block, p, scratch);
+            }
+            for first in rows.clone().step_by(acts.tile_rows) {
+                let xs = Xs::new::<I>(acts, first, block);
+                let n = acts.tile_rows.min(rows.end - first);
+                add_tile::<I, F, P>(xs, n, first - rows.start, scratch);
+            }
+        }
+        for (nth, row) in rows.enumerate() {
+            for p in 0..P {
+                let n_outputs = WIDTH.min(w.n_rows - (panel + p) * WIDTH);
+                let sum = V::load((&raw const (*scratch).sums[nth][p]).cast());
+                let at = row * out.stride + (panel + p) * WIDTH;
+                finish(acts.scaled(sum, row), out, at, n_outputs);
+            }
+        }
+    }
+}
+
+/// Unpacks a block of panel `p` of the scratch's.
+///
+/// # Safety
+/// `block` lies within the panel, `p` within the scratch; the machine has AVX-512.
+#[inline(always)]
+unsafe fn unpack<I: Ints, F: Format, const P: usize>(
+    parts: Panel,
+    block: usize,
+    p: usize,
+    scratch: *mut Scratch<P>,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let Scales { scale, min } = Scales::<V>::load::<F>(parts, block);
+        scale.store((&raw mut (*scratch).scales[p][0]).cast());
+        min.store((&raw mut (*scratch).scales[p][1]).cast());
+        let to = (&raw mut (*scratch).codes[0][p]).cast();
+        I::unpack::<F, P>(parts.codes.add(block * F::CODE_BYTES), to);
+    }
+}
+
+/// A block of a tile of rows.
+#[derive(Clone, Copy)]
+struct Xs {
+    ints: *const u8,
+    units: *const f32,
+    tile_rows: usize,
+}
+
+impl Xs {
+    /// # Safety
+    /// A tile begins with `row`; both lie within the activations.
+    #[inline(always)]
+    unsafe fn new<I: Ints>(acts: ActView, row: usize, block: usize) -> Xs {
+        let ActView { n_blocks, tile_rows, .. } = acts;
+        let at = row * n_blocks + block * tile_rows;
+        // SAFETY: forwarded contract.
+        unsafe {
+            let (ints, units) = (acts.ints.add(at * I::ROW_BYTES), acts.int_scales);
+            Xs { ints, units: units.add(at * IntScale::FIELDS), tile_rows }
+        }
+    }
+
+    /// The same without the first `n` rows.
+    ///
+    /// # Safety
+    /// There are as many.
+    #[inline(always)]
+    unsafe fn after<I: Ints>(self, n: usize) -> Xs {
+        // SAFETY: forwarded contract.
+        unsafe { Xs { ints: self.ints.add(n * I::ROW_BYTES), units: self.units.add(n), ..self } }
+    }
+}
+
+/// Adds the products of a block with `n` rows of a tile to their sums, which are `nth` and on.
+///
+/// # Safety
+/// As [`matmul`], for these rows; the scratch holds the block.
+#[inline(always)]
+unsafe fn add_tile<I: Ints, F: Format, const P: usize>(
+    xs: Xs,
+    n: usize,
+    nth: usize,
+    scratch: *mut Scratch<P>,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let mut row = 0;
+        while row + 8 <= n {
+            add_rows::<I, F, P, 8>(xs.after::<I>(row), nth + row, scratch);
+            row += 8;
+        }
+        if row + 4 <= n {
+            add_rows::<I, F, P, 4>(xs.after::<I>(row), nth + row, scratch);
+            row += 4;
+        }
+        if row + 2 <= n {
+            add_rows::<I, F, P, 2>(xs.after::<I>(row), nth + row, scratch);
+            row += 2;
+        }
+        if row < n {
+            add_rows::<I, F, P, 1>(xs.after::<I>(row), nth + row, scratch);
+        }
+    }
+}
+
+/// [`add_tile`] for the first `R` of some rows.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
+    xs: Xs,
+    nth: usize,
+    scratch: *mut Scratch<P>,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let mut dots = [[_mm512_setzero_si512(); P]; R];
+        for step in 0..I::STEPS {
+            let mut codes = [_mm512_setzero_si512(); P];
+            for (p, codes) in codes.iter_mut().enumerate() {
+                *codes = _mm512_load_si512((&raw const (*scratch).codes[step][p]).cast());
+            }
+            unroll_rows!(R, r, {
+                let x = xs.ints.add(r * I::ROW_BYTES + 4 * step).cast::<i32>().read_unaligned();
+                let x = _mm512_set1_epi32(x);
+                for p in 0..P {
+                    dots[r][p] = I::add_products(dots[r][p], codes[p], x);
+                }
+            });
+        }
+        let sums = (&raw mut (*scratch).sums).cast::<[f32; WIDTH]>().add(nth * P);
+        unroll_rows!(R, r, {
+            let x = IntScale::read(xs.units.add(r), xs.tile_rows);
+            for (p, dots) in dots[r].into_iter().enumerate() {
+                let scales = Scales {
+                    scale: V::load((&raw const (*scratch).scales[p][0]).cast()),
+                    min: V::load((&raw const (*scratch).scales[p][1]).cast()),
+                };
+                let sum = sums.add(r * P + p).cast();
+                let dots = V::from_words(dots);
+                scales.add_dot::<F>(dots, x, V::load(sum)).store(sum);
+            }
+        });
+    }
+}
