@@ -43,6 +43,7 @@ OWN = {
     "paceline": [],
     "paceline-int12": ["--activation-dtype", "int12"],
     "paceline-int8": ["--kv-cache-dtype", "int8"],
+    "paceline-all-int8": ["--activation-dtype", "int8", "--kv-cache-dtype", "int8"],
     "paceline-drafts": ["--num-speculative-tokens", "8"],
     "paceline-int8-drafts": ["--kv-cache-dtype", "int8", "--num-speculative-tokens", "8"],
 }
