@@ -13,13 +13,16 @@ use crate::acts::{ActView, IntScale, KeptAs};
 use crate::aligned::LINE;
 use crate::kernels::format::{Codes, Format, Panel, with_int_format};
 use crate::kernels::matmul::{Ahead, Output, finish, unroll_rows};
-use crate::kernels::matmul_int::Scales;
+use crate::kernels::matmul_int::{self, Scales};
 use crate::lanes::avx512::Avx512Lanes as V;
 use crate::lanes::{Lanes, WIDTH};
 use crate::packed::CodedView;
 
 /// Panels that go together.
 pub(crate) const PANELS: usize = 3;
+
+/// Rows for which half words are met as everywhere.
+const FEW: usize = 2;
 
 /// Rows for which a block is unpacked once.
 const ROWS: usize = 64;
@@ -45,6 +48,8 @@ pub(crate) unsafe fn matmul<L: Lanes>(
             Some((_, KeptAs::Bytes)) => {
                 with_int_format!(w.layout, all_panels::<Bytes>(w, panels, acts, rows, out));
             }
+            // Of so few, each panel's sums stay in registers, and nothing is stored on the way.
+            _ if rows.len() <= FEW => matmul_int::matmul::<L>(w, panels, acts, rows, out),
             _ => with_int_format!(w.layout, all_panels::<Words>(w, panels, acts, rows, out)),
         }
     }
