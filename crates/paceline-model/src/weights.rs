@@ -102,10 +102,11 @@ impl Weights {
         self.layers.iter().map(layer).sum::<usize>() + self.head.n_bytes()
     }
 
-    /// How the matrices of each type in the file are multiplied.
+    /// How the matrices of each type in the file are multiplied; where the logits' has the type of
+    /// layers' and another kernel, theirs.
     pub fn kernels(&self) -> BTreeMap<TensorType, &'static str> {
         let layers = self.layers.iter().flat_map(LayerWeights::matrices);
-        layers.chain([&self.head]).map(|m| (m.tensor_type(), m.kernel())).collect()
+        [&self.head].into_iter().chain(layers).map(|m| (m.tensor_type(), m.kernel())).collect()
     }
 
     /// The token embedding matrix as it lies in the file.
