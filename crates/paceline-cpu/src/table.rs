@@ -9,9 +9,12 @@ use crate::kernels::attention::{AttentionArgs, AttentionScratch, AttentionTask, 
 use crate::kernels::attention_amx::AmxTiles;
 use crate::kernels::kv::{Bf16, Element, F16, FreshKv, Int8, PerDtype};
 use crate::kernels::matmul::Output;
+use crate::kernels::rows::{Alone, Norm, RowsToActs};
 use crate::kernels::{attention, kv, matmul, matmul_exact, matmul_int, reduce, rows};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::{attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_vnni};
+use crate::kernels::{
+    attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_vnni, together::Together,
+};
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
 use crate::{
@@ -55,7 +58,9 @@ pub(crate) struct Kernels {
     pub(crate) queries: usize,
     pub(crate) store_kv: PerDtype<StoreKv>,
     pub(crate) rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
-    pub(crate) norm_later: unsafe fn(*const f32, *const f32, f32, usize, *mut f32) -> f32,
+    /// Rows that become activations together.
+    pub(crate) rows_to_acts: usize,
+    pub(crate) norm_acts: unsafe fn(Norm, *const f32, *mut f32, ActViewMut, Range<usize>),
     pub(crate) put_acts: unsafe fn(*const f32, ActViewMut, Range<usize>),
     pub(crate) gated: unsafe fn(*mut f32, *const f32, usize, bool),
     pub(crate) rope: unsafe fn(*mut f32, *const f32, *const f32, usize),
@@ -88,7 +93,8 @@ impl Kernels {
 /// into functions that carry its target features.
 macro_rules! entries {
     (
-        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident, $panels:expr), $put:expr,
+        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident, $panels:expr),
+        ($to_acts:ty, $put:expr),
         ($gated:expr, $tops:expr, $residual:expr) $(, $features:literal)?
     ) => {
         #[allow(
@@ -122,7 +128,8 @@ macro_rules! entries {
                     int8: store_kv::<Int8>,
                 },
                 rms_norm,
-                norm_later,
+                rows_to_acts: <$to_acts>::ROWS,
+                norm_acts,
                 put_acts,
                 gated,
                 rope,
@@ -180,21 +187,31 @@ macro_rules! entries {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn norm_later(
+            unsafe fn norm_acts(
+                norm: Norm,
                 x: *const f32,
-                w: *const f32,
-                eps: f32,
-                n: usize,
-                out: *mut f32,
-            ) -> f32 {
-                unsafe { rows::norm_later::<V>(x, w, eps, n, out) }
+                normed: *mut f32,
+                acts: ActViewMut,
+                rows: Range<usize>,
+            ) {
+                unsafe {
+                    if <$to_acts>::norm_ints(norm, x, acts, rows.clone()) {
+                        return;
+                    }
+                    for (i, row) in rows.clone().enumerate() {
+                        let (n, at) = (acts.n_cols, i * acts.n_cols);
+                        let factor = rows::norm_later::<V>(x.add(at), norm, n, normed.add(at));
+                        *acts.factors.add(row) = factor;
+                    }
+                    put_acts(normed, acts, rows);
+                }
             }
 
             $(#[target_feature(enable = $features)])?
             unsafe fn put_acts(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
                 unsafe {
                     if matches!(acts.forms.ints, Some((_, KeptAs::Words | KeptAs::Bytes))) {
-                        matmul_int::put_ints::<V>(x, acts, rows.clone());
+                        <$to_acts>::put_ints(x, acts, rows.clone());
                     }
                     $put(x, acts, rows)
                 }
@@ -247,7 +264,7 @@ entries!(
     scalar,
     (crate::lanes::scalar::ScalarLanes, NoTiles),
     (matmul, matmul_int, 1),
-    rows::put_acts::<V>,
+    (Alone<V>, rows::put_acts::<V>),
     (None, None, None)
 );
 #[cfg(target_arch = "x86_64")]
@@ -255,7 +272,7 @@ entries!(
     avx2,
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
     (matmul, matmul_int, 1),
-    rows::put_acts::<V>,
+    (Alone<V>, rows::put_acts::<V>),
     (None, None, None),
     "avx2,fma,f16c"
 );
@@ -264,7 +281,7 @@ entries!(
     avx512,
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
     (matmul, matmul_int, 1),
-    rows::put_acts::<V>,
+    (Together, rows::put_acts::<V>),
     (None, None, None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
@@ -273,8 +290,8 @@ entries!(
     vnni,
     (crate::lanes::avx512::Avx512Lanes, Bytes),
     (matmul, matmul_int_vnni, matmul_int_vnni::PANELS),
-    rows::put_acts::<V>,
-    (None, None, None),
+    (Together, rows::put_acts::<V>),
+    (Some(gated_with_vnni), Some(tops_with_vnni), None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
@@ -282,7 +299,7 @@ entries!(
     amx,
     (crate::lanes::avx512::Avx512Lanes, AmxTiles),
     (matmul_amx, matmul_int_amx, 1),
-    put_tiles_and_bytes,
+    (Together, put_tiles_and_bytes),
     (Some(gated_on_tiles), Some(tops_on_tiles), Some(residual_on_tiles)),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
 );
@@ -344,4 +361,34 @@ unsafe fn gated_on_tiles(
 ) {
     // SAFETY: forwarded contract.
     unsafe { matmul_amx::gated(weights, panels, acts, rows, to) }
+}
+
+/// # Safety
+/// As [`matmul_int_vnni::gated`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn gated_with_vnni(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: GateSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_int_vnni::gated(weights, panels, acts, rows, to) }
+}
+
+/// # Safety
+/// As [`matmul_int_vnni::find_tops`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn tops_with_vnni(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: TopSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_int_vnni::find_tops(w, panels, acts, rows, to) }
 }

@@ -325,18 +325,24 @@ fn tops_of_products() {
         // The second half is the first again, so that every top is there twice.
         let half = w.data.len() / n_outputs * (n_outputs / 2);
         w.data.copy_within(..half, half);
-        for n_rows in [1, 9, 16, 17, 32, 33, 50, 64, 65] {
+        for (n_rows, dtype) in each_pair([1, 2, 5, 9, 16, 17, 33, 50, 64, 65], ActDtype::ALL) {
             let mut x = normals(&mut rng, n_rows * 96);
             (x[3], x[(n_rows - 1) * 96]) = (f32::NAN, f32::INFINITY);
             for mut cpu in machines() {
-                let packed = w.pack(cpu.isa());
+                let packed = w.pack_for(cpu.isa(), dtype);
                 let out = multiply_packed(&mut cpu, &packed, &x, false);
                 let mut acts = Acts::new(n_rows, 96);
                 acts.shape(n_rows, 96, packed.act_forms());
                 cpu.acts_from(&x, &mut acts);
                 let mut tops = vec![Top::default(); n_rows];
                 let is_found = cpu.find_tops(&acts, &packed, &mut tops);
-                assert_eq!(is_found, cpu.isa() == Isa::Amx && (9..=64).contains(&n_rows), "{ty}");
+                let meets_ints = ty != TensorType::F16 && dtype != ActDtype::Bf16;
+                let can = match cpu.isa() {
+                    Isa::Amx => !meets_ints && (9..=64).contains(&n_rows),
+                    Isa::Vnni => meets_ints && (3..=64).contains(&n_rows),
+                    _ => false,
+                };
+                assert_eq!(is_found, can, "{ty}, {dtype}, {n_rows} rows, {}", cpu.isa());
                 for (top, row) in tops.iter().zip(out.chunks(n_outputs)).filter(|_| is_found) {
                     assert_eq!(top.is_sound, (cpu.is_sound())(row), "{ty}, {n_rows} rows");
                     if top.is_sound {
@@ -347,6 +353,13 @@ fn tops_of_products() {
             }
         }
     }
+}
+
+fn each_pair<A: Copy, B: Copy>(
+    firsts: impl IntoIterator<Item = A>,
+    seconds: impl IntoIterator<Item = B> + Copy,
+) -> impl Iterator<Item = (A, B)> {
+    firsts.into_iter().flat_map(move |a| seconds.into_iter().map(move |b| (a, b)))
 }
 
 #[test]
@@ -458,16 +471,20 @@ fn norm_gates_and_caps() {
 #[test]
 fn two_products_meet_in_a_gate() {
     let mut rng = Rng::new(9);
-    let shapes =
-        [(TensorType::Q4_1, 64, 96), (TensorType::F16, 33, 47), (TensorType::Q8_0, 32, 160)];
-    for (ty, n, wide) in shapes {
+    let shapes = [
+        (TensorType::Q4_1, 64, 96),
+        (TensorType::F16, 33, 47),
+        (TensorType::Q8_0, 32, 160),
+        (TensorType::Q4_0, 64, 128),
+    ];
+    for ((ty, n, wide), dtype) in each_pair(shapes, ActDtype::ALL) {
         let [gate, up] = [(); 2].map(|()| weight(ty, wide, n, &mut rng));
         let down = weight(ty, 5, wide, &mut rng);
         for n_rows in [1, 2, 3, 4, 7, 16, 27, 49, 70, 131] {
             let kind = if n_rows % 2 == 0 { Gate::GeluTanh } else { Gate::Silu };
             let x = normals(&mut rng, n_rows * n);
             let run = |cpu: &mut Cpu, at_once: bool| {
-                let packed = [&gate, &up, &down].map(|w| w.pack(cpu.isa()));
+                let packed = [&gate, &up, &down].map(|w| w.pack_for(cpu.isa(), dtype));
                 let [gate, up, down] = &packed;
                 let (mut acts, mut gated) = (Acts::new(n_rows, n), Acts::new(n_rows, wide));
                 acts.shape(n_rows, n, gate.act_forms());

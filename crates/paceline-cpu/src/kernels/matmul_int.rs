@@ -173,13 +173,23 @@ impl<V: Lanes> Scales<V> {
     pub(crate) unsafe fn add_dot<F: Format>(self, dot: V, x: IntScale, sum: V) -> V {
         // SAFETY: register operations only.
         unsafe {
-            let unit = self.scale.mul(V::splat(x.unit));
             if F::MIN {
-                return self.min.mul_add(V::splat(x.total), dot.mul_add(unit, sum));
+                let sum = self.add_centred(dot, x, sum);
+                return self.min.mul_add(V::splat(x.total), sum);
             }
             let centre = V::splat(-f32::from(F::CENTRE));
-            centre.mul_add(V::splat(x.sum), dot).mul_add(unit, sum)
+            self.add_centred(centre.mul_add(V::splat(x.sum), dot), x, sum)
         }
+    }
+
+    /// The same for codes whose centre was taken off, and no minimum.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn add_centred(self, dot: V, x: IntScale, sum: V) -> V {
+        // SAFETY: register operations only.
+        unsafe { dot.mul_add(self.scale.mul(V::splat(x.unit)), sum) }
     }
 }
 
@@ -189,23 +199,39 @@ impl<V: Lanes> Scales<V> {
 /// As [`Lanes`]; `x` holds the rows, which lie within `acts`.
 #[inline(always)]
 pub(crate) unsafe fn put_ints<V: Lanes>(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
-    let are_bytes = matches!(acts.forms.ints, Some((_, KeptAs::Bytes)));
-    // SAFETY: blocks lie within the buffers.
-    unsafe {
-        for row in rows.clone() {
-            for block in 0..acts.n_blocks {
+    for row in rows.clone() {
+        for block in 0..acts.n_blocks {
+            // SAFETY: blocks lie within the buffers.
+            unsafe {
                 let x = x.add((row - rows.start) * acts.n_cols);
-                let [low, high] = round_block::<V>(x, acts, row, block);
-                if are_bytes {
-                    let to = acts.int_bytes(row, block);
-                    low.store_i8(to);
-                    high.store_i8(to.add(WIDTH));
-                } else {
-                    let to = acts.int_words(row, block);
-                    low.store_i16(to);
-                    high.store_i16(to.add(WIDTH));
-                }
+                put_block::<V>(x, acts, row, block);
             }
+        }
+    }
+}
+
+/// Rounds a block of a row at `x`.
+///
+/// # Safety
+/// As [`put_ints`].
+#[inline(always)]
+pub(crate) unsafe fn put_block<V: Lanes>(
+    x: *const f32,
+    acts: ActViewMut,
+    row: usize,
+    block: usize,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let [low, high] = round_block::<V>(x, acts, row, block);
+        if matches!(acts.forms.ints, Some((_, KeptAs::Bytes))) {
+            let to = acts.int_bytes(row, block);
+            low.store_i8(to);
+            high.store_i8(to.add(WIDTH));
+        } else {
+            let to = acts.int_words(row, block);
+            low.store_i16(to);
+            high.store_i16(to.add(WIDTH));
         }
     }
 }
@@ -224,9 +250,10 @@ pub(crate) unsafe fn round_block<V: Lanes>(
     let (n, at) = (acts.n_cols, block * ACT_BLOCK);
     // SAFETY: reads stay below `n`.
     unsafe {
-        let low = load_first::<V>(x.add(at), run_len(at, n), 0.0);
+        let x = x.wrapping_add(at);
+        let low = load_first::<V>(x, run_len(at, n), 0.0);
         let rest = (n - at).saturating_sub(WIDTH).min(WIDTH);
-        let high = load_first::<V>(x.add(at + WIDTH.min(n - at)), rest, 0.0);
+        let high = load_first::<V>(x.wrapping_add(WIDTH.min(n - at)), rest, 0.0);
         let [a, b] = [low.max_magnitude(), high.max_magnitude()];
         // What is not a number stays so: its unit is none either.
         let largest = if a > b || a.is_nan() { a } else { b };

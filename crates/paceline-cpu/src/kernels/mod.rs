@@ -22,3 +22,5 @@ pub(crate) mod matmul_int_amx;
 pub(crate) mod matmul_int_vnni;
 pub(crate) mod reduce;
 pub(crate) mod rows;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod together;

@@ -1,8 +1,10 @@
 //! Kernels that work on one row at a time: norm, rounding, rope, activations.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::acts::{ACT_BLOCK, ActViewMut, inverse_root};
+use crate::kernels::matmul_int;
 use crate::lanes::{Lanes, WIDTH, load_first, store_first, sum_lanes};
 use crate::math::{gate_of, run_len, tanh};
 
@@ -36,17 +38,65 @@ pub(crate) unsafe fn rms_norm<V: Lanes>(
     }
 }
 
+/// A norm before a product.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Norm {
+    pub(crate) weight: *const f32,
+    pub(crate) eps: f32,
+}
+
+// SAFETY: used only inside an op, which holds the borrow of the weight.
+unsafe impl Send for Norm {}
+// SAFETY: as above.
+unsafe impl Sync for Norm {}
+
+/// How rows of floats become activations.
+pub(crate) trait RowsToActs {
+    /// How many are treated together.
+    const ROWS: usize;
+
+    /// As [`matmul_int::put_ints`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn put_ints(x: *const f32, acts: ActViewMut, rows: Range<usize>);
+
+    /// [`norm_later`] of rows at `x`, and [`put_acts`] of the result; false, with nothing done,
+    /// where there is no faster way than that.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn norm_ints(norm: Norm, x: *const f32, acts: ActViewMut, rows: Range<usize>) -> bool;
+}
+
+/// One by one.
+pub(crate) struct Alone<V>(PhantomData<V>);
+
+impl<V: Lanes> RowsToActs for Alone<V> {
+    const ROWS: usize = 1;
+
+    #[inline(always)]
+    unsafe fn put_ints(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
+        // SAFETY: forwarded contract.
+        unsafe { matmul_int::put_ints::<V>(x, acts, rows) }
+    }
+
+    #[inline(always)]
+    unsafe fn norm_ints(_: Norm, _: *const f32, _: ActViewMut, _: Range<usize>) -> bool {
+        false
+    }
+}
+
 /// `out = x * weight`; returns one by the root mean square of `x`, which is left to be multiplied
 /// with. Squares are added up by panels of sixteen columns, as they come from products
 /// ([`crate::kernels::matmul_amx`]).
 ///
 /// # Safety
-/// As [`Lanes`]; all three hold `n` elements.
+/// As [`Lanes`]; `x`, `out` and the norm's weight hold `n` elements.
 #[inline(always)]
 pub(crate) unsafe fn norm_later<V: Lanes>(
     x: *const f32,
-    weight: *const f32,
-    eps: f32,
+    norm: Norm,
     n: usize,
     out: *mut f32,
 ) -> f32 {
@@ -57,10 +107,10 @@ pub(crate) unsafe fn norm_later<V: Lanes>(
         unsafe {
             let v = load_first::<V>(x.add(i), count, 0.0);
             sum += sum_lanes(v.mul(v));
-            store_first(v.mul(load_first(weight.add(i), count, 0.0)), out.add(i), count);
+            store_first(v.mul(load_first(norm.weight.add(i), count, 0.0)), out.add(i), count);
         }
     }
-    inverse_root(sum, n, eps)
+    inverse_root(sum, n, norm.eps)
 }
 
 /// Fills in `rows` of `acts` from rows at `x` (which may be those rows themselves), in the forms

@@ -2,13 +2,19 @@
 
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use crate::acts::ActForms;
 use crate::acts::Acts;
+#[cfg(target_arch = "x86_64")]
+use crate::acts::{ACT_BLOCK, ActForms, KeptAs};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Isa;
 use crate::kernels::matmul::{Output, rows_together};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::matmul_amx::GateSink;
+use crate::kernels::{matmul_amx::GateSink, matmul_int_vnni};
+#[cfg(target_arch = "x86_64")]
+use crate::lanes::WIDTH;
 use crate::ops::{Cpu, Gate};
+#[cfg(target_arch = "x86_64")]
+use crate::packed::CodedView;
 use crate::packed::{MatrixView, PackedMatrix};
 
 /// One product: `out = w · acts`, or `out += w · acts`.
@@ -54,12 +60,12 @@ impl Cpu {
         weights: [&PackedMatrix; 2],
         kind: Gate,
     ) -> bool {
-        let (Some(kernel), [MatrixView::Coded(gate), MatrixView::Coded(up)]) =
-            (self.kernels.gated_matmul, weights.map(PackedMatrix::view))
-        else {
+        let Some(kernel) = self.kernels.gated_matmul else { return false };
+        let [Some(gate), Some(up)] = weights.map(|weight| self.fused_view(weight)) else {
             return false;
         };
-        if gate.layout != up.layout || out.forms() != ActForms::TILES {
+        let Some(together) = self.panels_of_gate(acts.n_rows(), out) else { return false };
+        if gate.layout != up.layout || !out.n_cols().is_multiple_of(together * WIDTH) {
             return false;
         }
         for weight in weights {
@@ -69,15 +75,41 @@ impl Cpu {
         }
         let n_rows = acts.n_rows();
         assert_eq!(n_rows, out.n_rows(), "activations and results have other rows");
-        assert!(acts.forms().tiles, "activations lack the weight's form");
+        assert!(acts.forms().has(weights[0].act_forms()), "activations lack the weight's form");
         let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
         let view = acts.view();
-        let shape = Products { n_rows, n_panels: weights[0].n_panels(), cost: 2 * acts.n_cols() };
+        let n_panels = weights[0].n_panels();
+        let shape = Products { n_rows, n_panels, together, cost: 2 * acts.n_cols() };
         self.split_products(shape, &|_, rows, panels, end| {
             // SAFETY: the asserts above check every size; threads write disjoint panels or rows.
             unsafe { kernel([gate.up_to(end), up.up_to(end)], panels, view, rows, to) };
         });
         true
+    }
+
+    /// A weight as kernels see it that do something with its products at once.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn fused_view(&self, weight: &PackedMatrix) -> Option<CodedView> {
+        match (self.isa, weight.view()) {
+            (Isa::Amx, MatrixView::Coded(view)) | (Isa::Vnni, MatrixView::Ints(view)) => Some(view),
+            _ => None,
+        }
+    }
+
+    /// How many panels of each weight a gate takes together whose results are read as `out` is;
+    /// none if there is no kernel for that, or a slower one.
+    #[cfg(target_arch = "x86_64")]
+    fn panels_of_gate(&self, n_rows: usize, out: &Acts) -> Option<usize> {
+        let ActForms { exact, floats, tiles, ints } = out.forms();
+        match (tiles, ints) {
+            _ if exact || floats => None,
+            (true, None) if self.isa == Isa::Amx => Some(1),
+            (false, Some((_, KeptAs::Bytes))) => Some(ACT_BLOCK / WIDTH),
+            (false, Some((_, KeptAs::Words))) if n_rows > matmul_int_vnni::FEW => {
+                Some(ACT_BLOCK / WIDTH)
+            }
+            _ => None,
+        }
     }
 
     /// Multiplies `acts` with each weight, in one go over the threads.
@@ -95,7 +127,8 @@ impl Cpu {
             (job.weight.view(), job.weight.n_panels(), out)
         });
         let (kernel, view) = (self.kernels.matmul, acts.view());
-        let shape = Products { n_rows, n_panels, cost: acts.n_cols() };
+        let together = self.kernels.panels;
+        let shape = Products { n_rows, n_panels, together, cost: acts.n_cols() };
         self.split_products(shape, &|_, rows, range, end| {
             let mut first = 0;
             for (weight, count, out) in &jobs {
@@ -118,17 +151,17 @@ impl Cpu {
     /// panels follow up to `end`.
     pub(super) fn split_products(
         &mut self,
-        Products { n_rows, n_panels, cost }: Products,
+        Products { n_rows, n_panels, together, cost }: Products,
         f: &(dyn Fn(usize, Range<usize>, Range<usize>, usize) + Sync),
     ) {
         let n_together = rows_together(n_rows);
         let n_groups = n_rows.div_ceil(n_together.max(1));
-        let each = self.kernels.panels;
-        let (n, cost) = (n_panels.div_ceil(each), each * cost * n_rows.min(n_together));
+        let (n, cost) = (n_panels.div_ceil(together), together * cost * n_rows.min(n_together));
         self.split_in_order(n_groups * n, cost, &|thread, range, end| {
             for group in range.start / n..range.end.div_ceil(n) {
                 let first = group * n;
-                let panel = |at: usize| n_panels.min((at.clamp(first, first + n) - first) * each);
+                let panel =
+                    |at: usize| n_panels.min((at.clamp(first, first + n) - first) * together);
                 let rows = group * n_together..n_rows.min((group + 1) * n_together);
                 f(thread, rows, panel(range.start)..panel(range.end), panel(end));
             }
@@ -140,5 +173,7 @@ impl Cpu {
 pub(super) struct Products {
     pub(super) n_rows: usize,
     pub(super) n_panels: usize,
+    /// Panels that are not parted.
+    pub(super) together: usize,
     pub(super) cost: usize,
 }

@@ -158,7 +158,8 @@ impl Cpu {
             }),
         };
         let view = acts.view();
-        let shape = Products { n_rows, n_panels: weight.n_panels(), cost: acts.n_cols() };
+        let (n_panels, together) = (weight.n_panels(), self.kernels.panels);
+        let shape = Products { n_rows, n_panels, together, cost: acts.n_cols() };
         self.split_products(shape, &|_, rows, panels, end| {
             // SAFETY: the asserts above check every size; more than half a tile of rows means that
             // tiles are whole; threads write disjoint panels or rows.

@@ -1,6 +1,7 @@
 //! Ops that treat rows one by one.
 
 use crate::acts::{Acts, TILE_ROWS};
+use crate::kernels::rows::Norm;
 use crate::ops::{Cpu, Shared};
 
 /// The activation of a gated feed-forward.
@@ -17,9 +18,9 @@ impl Cpu {
         let n = acts.n_cols();
         let n_rows = x.len() / n;
         assert!(x.len() == n_rows * n && weight.len() == n && n_rows == acts.n_rows());
-        let (kernels, view) = (self.kernels, acts.view_mut());
-        let is_exact = acts.forms().exact;
-        self.split_acts(n_rows, acts, &|range| {
+        let (kernel, view) = (self.kernels.norm_acts, acts.view_mut());
+        let (norm, is_exact) = (Norm { weight: weight.as_ptr(), eps }, acts.forms().exact);
+        self.split_acts(n_rows, self.kernels.rows_to_acts, acts, &|range| {
             for first in range.clone().step_by(TILE_ROWS) {
                 let rows = first..range.end.min(first + TILE_ROWS);
                 // Where nobody reads what is exact, it need not leave the caches.
@@ -27,13 +28,7 @@ impl Cpu {
                 // SAFETY: sizes checked above; each row of `acts` is written by one thread.
                 unsafe {
                     let exact = view.exact.add(place * n);
-                    for (i, row) in rows.clone().enumerate() {
-                        let x = x.as_ptr().add(row * n);
-                        let factor =
-                            (kernels.norm_later)(x, weight.as_ptr(), eps, n, exact.add(i * n));
-                        *view.factors.add(row) = factor;
-                    }
-                    (kernels.put_acts)(exact, view, rows);
+                    kernel(norm, x.as_ptr().add(first * n), exact, view, rows);
                 }
             }
         });
@@ -45,7 +40,7 @@ impl Cpu {
         let n_rows = x.len() / n;
         assert!(x.len() == n_rows * n && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
-        self.split_acts(n_rows, acts, &|rows| {
+        self.split_acts(n_rows, kernels.rows_to_acts, acts, &|rows| {
             // SAFETY: sizes checked above; each row of `acts` is written by one thread.
             unsafe { (kernels.put_acts)(x.as_ptr().add(rows.start * n), view, rows) };
         });
@@ -58,7 +53,8 @@ impl Cpu {
         assert!(gate.len() == n_rows * n && up.len() == gate.len() && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         let gate = Shared(gate.as_mut_ptr());
-        self.split_acts(n_rows, acts, &|rows| {
+        // The gate costs more than what follows, so that both threads should have some.
+        self.split_acts(n_rows, kernels.rows_to_acts.div_ceil(4), acts, &|rows| {
             let at = rows.start * n;
             // SAFETY: sizes checked above; each row is written by one thread.
             unsafe {
@@ -69,14 +65,16 @@ impl Cpu {
         });
     }
 
-    /// Cuts rows of activations into one range per thread, by whole tiles where they are tiles.
+    /// Cuts rows of activations into ranges of whole `units`, or of whole tiles where they are
+    /// tiles.
     fn split_acts(
         &mut self,
         n_rows: usize,
+        unit: usize,
         acts: &Acts,
         f: &(dyn Fn(std::ops::Range<usize>) + Sync),
     ) {
-        let unit = if acts.forms().tiles { TILE_ROWS } else { 1 };
+        let unit = if acts.forms().tiles { TILE_ROWS } else { unit };
         self.split(n_rows.div_ceil(unit), unit * acts.n_cols(), &|_, units| {
             f(units.start * unit..n_rows.min(units.end * unit));
         });

@@ -2,7 +2,7 @@
 
 use crate::acts::Acts;
 use crate::ops::{Cpu, Shared};
-use crate::packed::{MatrixView, PackedMatrix};
+use crate::packed::PackedMatrix;
 
 /// Rows whose tops are found at once, at most.
 pub(super) const ROWS: usize = 64;
@@ -42,33 +42,37 @@ impl Cpu {
     /// no faster: for few rows, many, and weights and instruction sets that have no kernel for it.
     pub fn find_tops(&mut self, acts: &Acts, weight: &PackedMatrix, tops: &mut [Top]) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.find_tops_on_tiles(acts, weight, tops);
+        return self.find_tops_at_once(acts, weight, tops);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn find_tops_on_tiles(&mut self, acts: &Acts, weight: &PackedMatrix, tops: &mut [Top]) -> bool {
+    fn find_tops_at_once(&mut self, acts: &Acts, weight: &PackedMatrix, tops: &mut [Top]) -> bool {
         use super::matmul::Products;
         use crate::acts::TILE_ROWS;
+        use crate::isa::Isa;
         use crate::kernels::matmul_amx::{TileTops, TopSink};
+        use crate::kernels::matmul_int_vnni;
 
         let n_rows = acts.n_rows();
-        let (Some(kernel), MatrixView::Coded(w)) = (self.kernels.find_tops, weight.view()) else {
+        let (Some(kernel), Some(w)) = (self.kernels.find_tops, self.fused_view(weight)) else {
             return false;
         };
-        // Fewer rows are in tiles that have no room for more.
-        if n_rows <= TILE_ROWS / 2 || n_rows > ROWS {
+        // On matrix tiles, fewer rows are in some that have no room for more.
+        let few = if self.isa == Isa::Amx { TILE_ROWS / 2 } else { matmul_int_vnni::FEW };
+        if n_rows <= few || n_rows > ROWS {
             return false;
         }
         assert!(weight.suits(self.isa), "weight packed for another instruction set");
         assert_eq!(weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
-        assert!(acts.forms().tiles, "activations lack the weight's form");
+        assert!(acts.forms().has(weight.act_forms()), "activations lack the weight's form");
         assert_eq!(tops.len(), n_rows, "a top for each row");
         let mut of_threads = std::mem::take(&mut self.tops);
         of_threads.fill([Top::NONE; ROWS]);
         let (view, shared) = (acts.view(), Shared(of_threads.as_mut_ptr()));
-        let shape = Products { n_rows, n_panels: weight.n_panels(), cost: acts.n_cols() };
+        let (n_panels, together) = (weight.n_panels(), self.kernels.panels);
+        let shape = Products { n_rows, n_panels, together, cost: acts.n_cols() };
         self.split_products(shape, &|thread, rows, panels, end| {
             let mut found = [TileTops::NONE; ROWS / TILE_ROWS];
             let to = TopSink { tops: found.as_mut_ptr() };

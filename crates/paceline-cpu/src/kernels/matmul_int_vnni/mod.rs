@@ -3,16 +3,21 @@
 //!
 //! Three panels go together, so that an activation that is read meets 48 outputs. A block of theirs
 //! is unpacked once for all rows; eight rows at a time then have their sums of products in
-//! registers.
+//! registers. What becomes of their sums is in [`sink`].
+
+mod sink;
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::acts::{ActView, IntScale, KeptAs};
+use sink::{Product, RowTops, Sink};
+
+use crate::acts::{ActView, IntScale, KeptAs, TILE_ROWS};
 use crate::aligned::LINE;
 use crate::kernels::format::{Codes, Format, Panel, with_int_format};
-use crate::kernels::matmul::{Ahead, Output, finish, unroll_rows};
+use crate::kernels::matmul::{Ahead, Output, unroll_rows};
+use crate::kernels::matmul_amx::{GateSink, TileTops, TopSink};
 use crate::kernels::matmul_int::{self, Scales};
 use crate::lanes::avx512::Avx512Lanes as V;
 use crate::lanes::{Lanes, WIDTH};
@@ -21,11 +26,14 @@ use crate::packed::CodedView;
 /// Panels that go together.
 pub(crate) const PANELS: usize = 3;
 
+/// Panels of a gated product that go together: those of a block of activations, of both weights.
+pub(crate) const GATED: usize = 4;
+
 /// Rows for which half words are met as everywhere.
-const FEW: usize = 2;
+pub(crate) const FEW: usize = 2;
 
 /// Rows for which a block is unpacked once.
-const ROWS: usize = 64;
+pub(crate) const ROWS: usize = 64;
 
 /// Vectors of a block's codes at most.
 const MAX_STEPS: usize = 16;
@@ -42,15 +50,78 @@ pub(crate) unsafe fn matmul<L: Lanes>(
     rows: Range<usize>,
     out: Output,
 ) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let has_few = rows.len() <= FEW && !are_bytes(acts);
+        if has_few {
+            // Each panel's sums stay in registers, and nothing is stored on the way.
+            return matmul_int::matmul::<L>(w, panels, acts, rows, out);
+        }
+        multiply([w, w], panels, acts, rows, Sink::Rows(out));
+    }
+}
+
+fn are_bytes(acts: ActView) -> bool {
+    matches!(acts.forms.ints, Some((_, KeptAs::Bytes)))
+}
+
+/// Computes activations `panels` of `rows`: the gate of the first weight's outputs, times the
+/// second's.
+///
+/// # Safety
+/// As [`matmul`], for two weights of one layout and shape, whole blocks of outputs, and room for
+/// them in `to`; the rows begin with a tile.
+#[inline(always)]
+pub(crate) unsafe fn gated(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: GateSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { multiply(weights, panels, acts, rows, Sink::Gate(to)) }
+}
+
+/// Finds the largest of outputs `panels` of each of `rows`.
+///
+/// # Safety
+/// As [`matmul`], for at most [`ROWS`] rows, and tops for each of their tiles.
+#[inline(always)]
+pub(crate) unsafe fn find_tops(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: TopSink,
+) {
+    let (n, mut tops) = (rows.len(), RowTops::new(rows.start));
+    // SAFETY: forwarded contract.
+    unsafe {
+        multiply([w, w], panels, acts, rows, Sink::Tops(&raw mut tops));
+        let n_tiles = n.div_ceil(TILE_ROWS);
+        tops.put(n, std::slice::from_raw_parts_mut::<TileTops>(to.tops, n_tiles));
+    }
+}
+
+/// # Safety
+/// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate, [`find_tops`]
+/// for tops.
+#[inline(always)]
+unsafe fn multiply(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    sink: Sink,
+) {
+    let layout = weights[0].layout;
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
     unsafe {
-        match acts.forms.ints {
-            Some((_, KeptAs::Bytes)) => {
-                with_int_format!(w.layout, all_panels::<Bytes>(w, panels, acts, rows, out));
-            }
-            // Of so few, each panel's sums stay in registers, and nothing is stored on the way.
-            _ if rows.len() <= FEW => matmul_int::matmul::<L>(w, panels, acts, rows, out),
-            _ => with_int_format!(w.layout, all_panels::<Words>(w, panels, acts, rows, out)),
+        if are_bytes(acts) {
+            with_int_format!(layout, all_panels::<Bytes>(weights, panels, acts, rows, sink));
+        } else {
+            with_int_format!(layout, all_panels::<Words>(weights, panels, acts, rows, sink));
         }
     }
 }
@@ -62,6 +133,9 @@ trait Ints {
 
     /// Bytes of a row's integers in a block.
     const ROW_BYTES: usize = 4 * Self::STEPS;
+
+    /// Whether codes without a minimum are unpacked with their centre taken off.
+    const ARE_CENTRED: bool;
 
     /// Unpacks a block's codes, step after step, `P` vectors apart.
     ///
@@ -80,6 +154,7 @@ struct Words;
 
 impl Ints for Words {
     const STEPS: usize = 16;
+    const ARE_CENTRED: bool = true;
 
     #[inline(always)]
     unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
@@ -90,13 +165,13 @@ impl Ints for Words {
                 let step = 2 * vector;
                 if matches!(F::CODES, Codes::Nibbles) {
                     // The high ones belong to the second half of the columns.
-                    put::<P>(V::halves::<0>(words, 15), to, step);
-                    put::<P>(V::halves::<8>(words, 15), to, step + 1);
-                    put::<P>(V::halves::<4>(words, 15), to, step + 8);
-                    put::<P>(V::halves::<12>(words, 15), to, step + 9);
+                    put::<P>(centred::<F>(V::halves::<0>(words, 15)), to, step);
+                    put::<P>(centred::<F>(V::halves::<8>(words, 15)), to, step + 1);
+                    put::<P>(centred::<F>(V::halves::<4>(words, 15)), to, step + 8);
+                    put::<P>(centred::<F>(V::halves::<12>(words, 15)), to, step + 9);
                 } else {
-                    put::<P>(V::halves::<0>(words, 255), to, step);
-                    put::<P>(V::halves::<8>(words, 255), to, step + 1);
+                    put::<P>(centred::<F>(V::halves::<0>(words, 255)), to, step);
+                    put::<P>(centred::<F>(V::halves::<8>(words, 255)), to, step + 1);
                 }
             }
         }
@@ -125,6 +200,7 @@ struct Bytes;
 
 impl Ints for Bytes {
     const STEPS: usize = 8;
+    const ARE_CENTRED: bool = false;
 
     #[inline(always)]
     unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
@@ -149,6 +225,19 @@ impl Ints for Bytes {
     }
 }
 
+/// Codes as half words with the centre taken off, where there is no minimum.
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn centred<F: Format>(codes: __m512i) -> __m512i {
+    if F::MIN {
+        return codes;
+    }
+    // SAFETY: register operations only.
+    unsafe { _mm512_sub_epi16(codes, _mm512_set1_epi16(i16::from(F::CENTRE))) }
+}
+
 /// Stores the codes of a step.
 ///
 /// # Safety
@@ -160,30 +249,42 @@ unsafe fn put<const P: usize>(codes: __m512i, to: *mut u8, step: usize) {
 }
 
 /// # Safety
-/// As [`matmul`].
+/// As [`multiply`].
 #[inline(always)]
 unsafe fn all_panels<I: Ints, F: Format>(
-    w: CodedView,
+    [w, up]: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
     rows: Range<usize>,
-    out: Output,
+    sink: Sink,
 ) {
     for first in rows.clone().step_by(ROWS) {
         let rows = first..rows.end.min(first + ROWS);
+        let product = |panel| Product { panel, n_outputs: w.n_rows, rows: rows.clone(), acts };
         let mut panel = panels.start;
         // SAFETY: the caller vouches for panels and rows.
         unsafe {
+            if matches!(sink, Sink::Gate(_)) {
+                for panel in panels.clone().step_by(GATED / 2) {
+                    let [a, b, c, d] = [(w, 0), (w, 1), (up, 0), (up, 1)];
+                    let parts = [a, b, c, d].map(|(w, nth)| w.panel(panel + nth));
+                    some_panels::<I, F, GATED, 2>(parts, w.panel.n_blocks, product(panel), sink);
+                }
+                continue;
+            }
             while panel + PANELS <= panels.end {
-                some_panels::<I, F, PANELS>(w, panel, acts, rows.clone(), out);
+                let parts = [0, 1, 2].map(|nth| w.panel(panel + nth));
+                some_panels::<I, F, PANELS, 1>(parts, w.panel.n_blocks, product(panel), sink);
                 panel += PANELS;
             }
             if panel + 2 <= panels.end {
-                some_panels::<I, F, 2>(w, panel, acts, rows.clone(), out);
+                let parts = [0, 1].map(|nth| w.panel(panel + nth));
+                some_panels::<I, F, 2, 1>(parts, w.panel.n_blocks, product(panel), sink);
                 panel += 2;
             }
             if panel < panels.end {
-                some_panels::<I, F, 1>(w, panel, acts, rows, out);
+                let parts = [w.panel(panel)];
+                some_panels::<I, F, 1, 1>(parts, w.panel.n_blocks, product(panel), sink);
             }
         }
     }
@@ -197,32 +298,32 @@ struct Scratch<const P: usize> {
     sums: [[[f32; WIDTH]; P]; ROWS],
 }
 
-/// `rows` of panels `panel..panel + P`, at most [`ROWS`] of them.
+/// The product of `P` panels, of `S` weights, with at most [`ROWS`] rows.
 ///
 /// # Safety
-/// As [`matmul`].
+/// As [`multiply`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn some_panels<I: Ints, F: Format, const P: usize>(
-    w: CodedView,
-    panel: usize,
-    acts: ActView,
-    rows: Range<usize>,
-    out: Output,
+unsafe fn some_panels<I: Ints, F: Format, const P: usize, const S: usize>(
+    parts: [Panel; P],
+    n_blocks: usize,
+    product: Product,
+    sink: Sink,
 ) {
     let mut scratch = std::mem::MaybeUninit::<Scratch<P>>::uninit();
     let scratch = scratch.as_mut_ptr();
+    let (acts, rows) = (product.acts, product.rows.clone());
     // SAFETY: the panels' blocks and the rows' activations lie within their buffers, as the caller
     // vouches; what is read of the scratch was written before.
     unsafe {
-        (&raw mut (*scratch).sums).cast::<[[f32; WIDTH]; P]>().write_bytes(0, rows.len());
-        let mut parts = [w.panel(panel); P];
-        for (p, parts) in parts.iter_mut().enumerate() {
-            *parts = w.panel(panel + p);
+        let sums = (&raw mut (*scratch).sums).cast::<[[f32; WIDTH]; P]>();
+        sums.write_bytes(0, rows.len());
+        let mut ahead = [Ahead::new(parts[0]); S];
+        for (s, ahead) in ahead.iter_mut().enumerate() {
+            *ahead = Ahead::new(parts[s * P / S]);
         }
-        let mut ahead = Ahead::new(parts[0]);
-        for block in 0..w.panel.n_blocks {
+        for block in 0..n_blocks {
             for (p, parts) in parts.into_iter().enumerate() {
-                ahead.ask::<V, F>();
+                ahead[p * S / P].ask::<V, F>();
                 unpack::<I, F, P>(parts, block, p, scratch);
             }
             for first in rows.clone().step_by(acts.tile_rows) {
@@ -231,14 +332,7 @@ unsafe fn some_panels<I: Ints, F: Format, const P: usize>(
                 add_tile::<I, F, P>(xs, n, first - rows.start, scratch);
             }
         }
-        for (nth, row) in rows.enumerate() {
-            for p in 0..P {
-                let n_outputs = WIDTH.min(w.n_rows - (panel + p) * WIDTH);
-                let sum = V::load((&raw const (*scratch).sums[nth][p]).cast());
-                let at = row * out.stride + (panel + p) * WIDTH;
-                finish(acts.scaled(sum, row), out, at, n_outputs);
-            }
-        }
+        sink.take(sums, product);
     }
 }
 
@@ -310,9 +404,14 @@ unsafe fn add_tile<I: Ints, F: Format, const P: usize>(
     // SAFETY: forwarded contract.
     unsafe {
         let mut row = 0;
-        while row + 8 <= n {
+        while P < GATED && row + 8 <= n {
             add_rows::<I, F, P, 8>(xs.after::<I>(row), nth + row, scratch);
             row += 8;
+        }
+        // No more rows' sums of so many panels fit the registers.
+        while P == GATED && row + 6 <= n {
+            add_rows::<I, F, P, 6>(xs.after::<I>(row), nth + row, scratch);
+            row += 6;
         }
         if row + 4 <= n {
             add_rows::<I, F, P, 4>(xs.after::<I>(row), nth + row, scratch);
@@ -364,7 +463,13 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
                 };
                 let sum = sums.add(r * P + p).cast();
                 let dots = V::from_words(dots);
-                scales.add_dot::<F>(dots, x, V::load(sum)).store(sum);
+                let sum_before = V::load(sum);
+                let sum_now = if I::ARE_CENTRED && !F::MIN {
+                    scales.add_centred(dots, x, sum_before)
+                } else {
+                    scales.add_dot::<F>(dots, x, sum_before)
+                };
+                sum_now.store(sum);
             }
         });
     }
