@@ -119,7 +119,7 @@ impl Run {
 /// Fetches a line that nobody else may keep. `_mm_prefetch` has a hint for it, but is compiled to a
 /// fetch for reading: a store then still waits until the others have given the line up.
 #[inline(always)]
-fn ask_to_write(line: *const u8) {
+pub(crate) fn ask_to_write(line: *const u8) {
     // SAFETY: a prefetch of any address does no harm; processors that do not know it pass over it.
     unsafe {
         asm!("prefetchw [{}]", in(reg) line.addr(), options(nomem, nostack, preserves_flags))

@@ -21,6 +21,7 @@ mod wide;
 
 use std::ops::Range;
 
+pub(crate) use lines::ask_to_write;
 pub(crate) use put::{GateSink, TileTops, TopSink, put_tiles};
 pub(crate) use residual::{NextNorm, ResidualSink};
 

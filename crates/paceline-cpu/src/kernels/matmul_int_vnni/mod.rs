@@ -321,7 +321,9 @@ unsafe fn some_panels<I: Ints, F: Format, const P: usize, const S: usize>(
         for (s, ahead) in ahead.iter_mut().enumerate() {
             *ahead = Ahead::new(parts[s * P / S]);
         }
+        let rows_asked = rows.len().div_ceil(n_blocks);
         for block in 0..n_blocks {
+            sink.ask::<P>(&product, block * rows_asked..(block + 1) * rows_asked);
             for (p, parts) in parts.into_iter().enumerate() {
                 ahead[p * S / P].ask::<V, F>();
                 unpack::<I, F, P>(parts, block, p, scratch);

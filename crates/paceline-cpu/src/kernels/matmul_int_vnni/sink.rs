@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::{GATED, ROWS};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::kernels::matmul::{Output, finish};
-use crate::kernels::matmul_amx::{GateSink, TileTops};
+use crate::kernels::matmul_amx::{GateSink, TileTops, ask_to_write};
 use crate::kernels::together::{Floats, round_rows};
 use crate::lanes::avx512::Avx512Lanes as V;
 use crate::lanes::{Lanes, WIDTH};
@@ -35,6 +35,18 @@ pub(super) struct Product {
 }
 
 impl Sink {
+    /// Asks for the lines that the `nth` rows' outputs of `P` panels will be written to.
+    #[inline(always)]
+    pub(super) fn ask<const P: usize>(self, product: &Product, nth: Range<usize>) {
+        let Sink::Rows(out) = self else { return };
+        for nth in nth.start..nth.end.min(product.rows.len()) {
+            let at = (product.rows.start + nth) * out.stride + product.panel * WIDTH;
+            for p in 0..P {
+                ask_to_write(out.data.wrapping_add(at + p * WIDTH).cast_const().cast());
+            }
+        }
+    }
+
     /// # Safety
     /// The sums are those of `product`, which are what the sink is for; a gate's are of two panels
     /// of one weight and the same two of another. The machine has AVX-512.
