@@ -1,6 +1,6 @@
 //! Ops that treat rows one by one.
 
-use crate::acts::{Acts, TILE_ROWS};
+use crate::acts::{ActForms, Acts, KeptAs, TILE_ROWS};
 use crate::kernels::rows::Norm;
 use crate::ops::{Cpu, Shared};
 
@@ -53,7 +53,7 @@ impl Cpu {
         assert!(gate.len() == n_rows * n && up.len() == gate.len() && n_rows == acts.n_rows());
         let (kernels, view) = (self.kernels, acts.view_mut());
         let gate = Shared(gate.as_mut_ptr());
-        // The gate costs more than what follows, so that both threads should have some.
+        // The gate costs more than what follows, so that every thread should have some.
         self.split_acts(n_rows, kernels.rows_to_acts.div_ceil(4), acts, &|rows| {
             let at = rows.start * n;
             // SAFETY: sizes checked above; each row is written by one thread.
@@ -65,8 +65,8 @@ impl Cpu {
         });
     }
 
-    /// Cuts rows of activations into ranges of whole `units`, or of whole tiles where they are
-    /// tiles.
+    /// Cuts rows of activations into ranges: of whole tiles where they are tiles, of `unit` rows
+    /// where they are integers that may be made together.
     fn split_acts(
         &mut self,
         n_rows: usize,
@@ -74,7 +74,12 @@ impl Cpu {
         acts: &Acts,
         f: &(dyn Fn(std::ops::Range<usize>) + Sync),
     ) {
-        let unit = if acts.forms().tiles { TILE_ROWS } else { unit };
+        let ActForms { tiles, ints, .. } = acts.forms();
+        let unit = match ints {
+            _ if tiles => TILE_ROWS,
+            Some((_, KeptAs::Words | KeptAs::Bytes)) => unit,
+            _ => 1,
+        };
         self.split(n_rows.div_ceil(unit), unit * acts.n_cols(), &|_, units| {
             f(units.start * unit..n_rows.min(units.end * unit));
         });
