@@ -174,24 +174,20 @@ pub(crate) unsafe fn round_rows(
         let most = _mm512_set1_ps(acts.largest_int);
         let unit = _mm512_maskz_div_ps(is_not_tiny, largest, most);
         let per_unit = to_array(Avx512Lanes(_mm512_maskz_div_ps(is_not_tiny, most, largest)));
-        if matches!(acts.forms.ints, Some((_, KeptAs::Bytes))) {
-            let to = acts.int_bytes(rows.start, block);
-            for (row, sum) in all.iter_mut().take(n).enumerate() {
-                let [low, high] = ints_of(floats.row(row), per_unit[row]);
-                let to = to.add(row * ACT_BLOCK);
+        let are_bytes = matches!(acts.forms.ints, Some((_, KeptAs::Bytes)));
+        let (bytes, words) = (acts.int_bytes(rows.start, block), acts.int_words(rows.start, block));
+        for (row, sum) in all.iter_mut().take(n).enumerate() {
+            let [low, high] = ints_of(floats.row(row), per_unit[row]);
+            if are_bytes {
+                let to = bytes.add(row * ACT_BLOCK);
                 _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(low));
                 _mm_storeu_si128(to.add(WIDTH).cast(), _mm512_cvtepi32_epi8(high));
-                *sum = _mm512_add_epi32(low, high);
-            }
-        } else {
-            let to = acts.int_words(rows.start, block);
-            for (row, sum) in all.iter_mut().take(n).enumerate() {
-                let [low, high] = ints_of(floats.row(row), per_unit[row]);
-                let to = to.add(row * ACT_BLOCK);
+            } else {
+                let to = words.add(row * ACT_BLOCK);
                 _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(low));
                 _mm256_storeu_si256(to.add(WIDTH).cast(), _mm512_cvtepi32_epi16(high));
-                *sum = _mm512_add_epi32(low, high);
             }
+            *sum = _mm512_add_epi32(low, high);
         }
         let sum = _mm512_cvtepi32_ps(fold::<Sum>(all));
         put_scales(acts, rows, block, [unit, sum, _mm512_mul_ps(sum, unit)]);

@@ -64,8 +64,8 @@ impl Cpu {
         let [Some(gate), Some(up)] = weights.map(|weight| self.fused_view(weight)) else {
             return false;
         };
-        let Some(together) = self.panels_of_gate(acts.n_rows(), out) else { return false };
-        if gate.layout != up.layout || !out.n_cols().is_multiple_of(together * WIDTH) {
+        let Some(together) = self.panels_of_gate(out) else { return false };
+        if gate.layout != up.layout {
             return false;
         }
         for weight in weights {
@@ -99,14 +99,17 @@ impl Cpu {
     /// How many panels of each weight a gate takes together whose results are read as `out` is;
     /// none if there is no kernel for that, or a slower one.
     #[cfg(target_arch = "x86_64")]
-    fn panels_of_gate(&self, n_rows: usize, out: &Acts) -> Option<usize> {
-        let ActForms { exact, floats, tiles, ints } = out.forms();
-        match (tiles, ints) {
-            _ if exact || floats => None,
-            (true, None) if self.isa == Isa::Amx => Some(1),
-            (false, Some((_, KeptAs::Bytes))) => Some(ACT_BLOCK / WIDTH),
-            (false, Some((_, KeptAs::Words))) if n_rows > matmul_int_vnni::FEW => {
-                Some(ACT_BLOCK / WIDTH)
+    fn panels_of_gate(&self, out: &Acts) -> Option<usize> {
+        let are_few = out.n_rows() <= matmul_int_vnni::FEW;
+        let whole_blocks = out.n_cols().is_multiple_of(ACT_BLOCK).then_some(ACT_BLOCK / WIDTH);
+        match out.forms() {
+            ActForms::TILES if self.isa == Isa::Amx => Some(1),
+            ActForms { exact: false, floats: false, tiles: false, ints: Some((_, kept)) } => {
+                match kept {
+                    KeptAs::Bytes => whole_blocks,
+                    KeptAs::Words => whole_blocks.filter(|_| !are_few),
+                    KeptAs::Sixteenths => None,
+                }
             }
             _ => None,
         }

@@ -52,8 +52,7 @@ pub(crate) unsafe fn matmul<L: Lanes>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let has_few = rows.len() <= FEW && !are_bytes(acts);
-        if has_few {
+        if rows.len() <= FEW && !are_bytes(acts) {
             // Each panel's sums stay in registers, and nothing is stored on the way.
             return matmul_int::matmul::<L>(w, panels, acts, rows, out);
         }
