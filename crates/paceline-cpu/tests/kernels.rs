@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use half::f16;
-use paceline_cpu::ops::{Gate, GatedJob, MatmulJob, Top};
+use paceline_cpu::ops::{Gate, GatedJob, MatmulJob, Tops};
 use paceline_cpu::quant::{Rng, TensorType, dequantize_row, random_row};
 use paceline_cpu::{ActDtype, ActForms, Acts, Cpu, Isa, PackError, PackedMatrix, RawMatrix};
 
@@ -315,12 +315,18 @@ fn several_products_share_one_call() {
 }
 
 /// The largest outputs are what is read off all of them: of equal ones the first, and a row that is
-/// broken is known for it.
+/// broken is known for it. Weights whose lengths are known may take a shorter way.
 #[test]
 fn tops_of_products() {
     let mut rng = Rng::new(12);
-    for (ty, n_outputs) in [(TensorType::Q4_1, 5003), (TensorType::Q8_0, 40), (TensorType::F16, 7)]
-    {
+    let types = [
+        (TensorType::Q4_1, 5003),
+        (TensorType::Q8_0, 5003),
+        (TensorType::Q4_0, 2500),
+        (TensorType::Q8_0, 40),
+        (TensorType::F16, 7),
+    ];
+    for (ty, n_outputs) in types {
         let mut w = weight(ty, n_outputs, 96, &mut rng);
         // The second half is the first again, so that every top is there twice.
         let half = w.data.len() / n_outputs * (n_outputs / 2);
@@ -329,12 +335,12 @@ fn tops_of_products() {
             let mut x = normals(&mut rng, n_rows * 96);
             (x[3], x[(n_rows - 1) * 96]) = (f32::NAN, f32::INFINITY);
             for mut cpu in machines() {
-                let packed = w.pack_for(cpu.isa(), dtype);
+                let packed = w.pack_for(cpu.isa(), dtype).with_lengths(cpu.isa());
                 let out = multiply_packed(&mut cpu, &packed, &x, false);
                 let mut acts = Acts::new(n_rows, 96);
                 acts.shape(n_rows, 96, packed.act_forms());
                 cpu.acts_from(&x, &mut acts);
-                let mut tops = vec![Top::default(); n_rows];
+                let mut tops = Tops::new(96, n_outputs);
                 let is_found = cpu.find_tops(&acts, &packed, &mut tops);
                 let meets_ints = ty != TensorType::F16 && dtype != ActDtype::Bf16;
                 let can = match cpu.isa() {
@@ -343,7 +349,9 @@ fn tops_of_products() {
                     _ => false,
                 };
                 assert_eq!(is_found, can, "{ty}, {dtype}, {n_rows} rows, {}", cpu.isa());
-                for (top, row) in tops.iter().zip(out.chunks(n_outputs)).filter(|_| is_found) {
+                for (top, row) in
+                    tops.found().iter().zip(out.chunks(n_outputs)).filter(|_| is_found)
+                {
                     assert_eq!(top.is_sound, (cpu.is_sound())(row), "{ty}, {n_rows} rows");
                     if top.is_sound {
                         let place = (cpu.argmax())(row);

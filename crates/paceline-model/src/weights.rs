@@ -71,7 +71,8 @@ impl Weights {
         })?;
         let head_role =
             if checkpoint.tensor(Role::Output).is_some() { Role::Output } else { Role::TokenEmbed };
-        let head = Loader { acts: acts.of_logits(), ..loader }.matrix(head_role, |row| row)?;
+        let head = Loader { acts: acts.of_logits(), ..loader };
+        let head = head.matrix(head_role, |row| row)?.with_lengths(isa);
         let output_norm = loader.norm(Role::OutputNorm)?;
         let layers = layers.into_iter().flatten().collect();
         Ok(Weights { layers, output_norm, head, isa, acts, checkpoint })

@@ -70,6 +70,39 @@ unsafe fn all_panels<V: Lanes, F: Format>(
     }
 }
 
+/// A row's outputs of a panel, those past the matrix too.
+///
+/// # Safety
+/// As [`matmul`], for this panel and row.
+#[inline(always)]
+pub(crate) unsafe fn outputs_of<V: Lanes>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    row: usize,
+) -> [f32; WIDTH] {
+    let mut outputs = [0.0; WIDTH];
+    // SAFETY: forwarded contract.
+    unsafe {
+        let [sum] = with_int_format!(w.layout, one_row::<V>(w, panel, acts, row));
+        sum.store(outputs.as_mut_ptr());
+    }
+    outputs
+}
+
+/// # Safety
+/// As [`sums_of`].
+#[inline(always)]
+unsafe fn one_row<V: Lanes, F: Format>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    row: usize,
+) -> [V; 1] {
+    // SAFETY: forwarded contract.
+    unsafe { sums_of::<V, F, 1>(w, panel, acts, row) }
+}
+
 /// Rows `row..row + R` of a panel.
 ///
 /// # Safety
@@ -82,6 +115,27 @@ unsafe fn some_rows<V: Lanes, F: Format, const R: usize>(
     row: usize,
     out: Output,
 ) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let sums = sums_of::<V, F, R>(w, panel, acts, row);
+        let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
+        unroll_rows!(R, r, {
+            finish(sums[r], out, (row + r) * out.stride + panel * WIDTH, n_outputs);
+        });
+    }
+}
+
+/// The sums of [`some_rows`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn sums_of<V: Lanes, F: Format, const R: usize>(
+    w: CodedView,
+    panel: usize,
+    acts: ActView,
+    row: usize,
+) -> [V; R] {
     // SAFETY: the panel's blocks and the rows' activations lie within their buffers, as the caller
     // vouches.
     unsafe {
@@ -96,11 +150,10 @@ unsafe fn some_rows<V: Lanes, F: Format, const R: usize>(
                 sums[r] = scales.add_dot::<F>(V::from_words(dots[r]), x, sums[r]);
             });
         }
-        let n_outputs = WIDTH.min(w.n_rows - panel * WIDTH);
         unroll_rows!(R, r, {
-            let sum = acts.scaled(sums[r], row + r);
-            finish(sum, out, (row + r) * out.stride + panel * WIDTH, n_outputs);
+            sums[r] = acts.scaled(sums[r], row + r);
         });
+        sums
     }
 }
 

@@ -78,7 +78,7 @@ fn parts_of_tiles(rows: Range<usize>, tile_rows: usize) -> impl Iterator<Item = 
 
 /// A bit for each of the first `n` of sixteen.
 #[inline(always)]
-fn first_of(n: usize) -> u16 {
+pub(crate) fn first_of(n: usize) -> u16 {
     if n >= WIDTH { u16::MAX } else { (1 << n) - 1 }
 }
 
@@ -239,7 +239,7 @@ unsafe fn put_scales(
 }
 
 /// What two halves of a row become.
-trait Fold {
+pub(crate) trait Fold {
     /// # Safety
     /// The machine has AVX-512.
     unsafe fn of(a: __m512i, b: __m512i) -> __m512i;
@@ -284,7 +284,7 @@ impl Fold for FloatSum {
 /// # Safety
 /// The machine has AVX-512.
 #[inline(always)]
-unsafe fn fold<F: Fold>(rows: [__m512i; WIDTH]) -> __m512i {
+pub(crate) unsafe fn fold<F: Fold>(rows: [__m512i; WIDTH]) -> __m512i {
     // SAFETY: register operations only.
     unsafe {
         let mut quarters = [_mm512_setzero_si512(); 4];

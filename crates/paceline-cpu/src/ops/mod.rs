@@ -16,7 +16,7 @@ pub use kv_layer::KvLayer;
 pub use matmul::{GatedJob, MatmulJob};
 pub use residual::{NextNorm, Residual};
 pub use rows::Gate;
-pub use tops::Top;
+pub use tops::{Top, Tops};
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,6 +47,8 @@ pub struct Cpu {
     taken: Vec<Taken>,
     /// Each thread's, while the largest outputs of rows are found.
     tops: Vec<[Top; tops::ROWS]>,
+    /// What those are at least.
+    floors: Vec<[f32; tops::ROWS]>,
     expected: Expected,
 }
 
@@ -67,6 +69,7 @@ impl Cpu {
             tasks: Vec::new(),
             taken,
             tops: vec![[Top::NONE; tops::ROWS]; n_threads],
+            floors: vec![[f32::NEG_INFINITY; tops::ROWS]; n_threads],
             expected: Expected::default(),
         })
     }

@@ -1,6 +1,6 @@
 //! The residual stream in rows and in tiles, and norms whose factor waits for the products.
 
-use paceline_cpu::ops::{Gate, GatedJob, MatmulJob, NextNorm, Residual, Top};
+use paceline_cpu::ops::{Gate, GatedJob, MatmulJob, NextNorm, Residual, Tops};
 use paceline_cpu::quant::{Rng, TensorType};
 use paceline_cpu::{ActDtype, Acts, Cpu};
 
@@ -157,9 +157,9 @@ fn exact(w: &Weight, normed: &[(f64, f64)], round: impl Fn(f64) -> f64) -> Vec<f
 
 /// What is found without outputs is what they say.
 fn check_tops(cpu: &mut Cpu, acts: &Acts, w: &paceline_cpu::PackedMatrix, out: &[f32]) {
-    let mut tops = vec![Top::default(); acts.n_rows()];
+    let mut tops = Tops::new(acts.n_cols(), w.n_rows());
     if cpu.find_tops(acts, w, &mut tops) {
-        for (top, row) in tops.iter().zip(out.chunks(w.n_rows())) {
+        for (top, row) in tops.found().iter().zip(out.chunks(w.n_rows())) {
             assert_eq!(top.place as usize, cpu.argmax()(row));
             assert_eq!(top.value.to_bits(), row[top.place as usize].to_bits());
         }

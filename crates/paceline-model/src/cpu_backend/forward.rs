@@ -231,11 +231,11 @@ impl Team {
         if is_capped || !batch.samples[range.clone()].iter().all(is_greedy) {
             return false;
         }
-        let (head, tops) = (&self.weights.head, &mut self.tops[..range.len()]);
-        if !self.cpu.find_tops(&self.buffers.acts, head, tops) {
+        let head = &self.weights.head;
+        if !self.cpu.find_tops(&self.buffers.acts, head, &mut self.tops) {
             return false;
         }
-        for (result, top) in self.results[range].iter_mut().zip(tops) {
+        for (result, top) in self.results[range].iter_mut().zip(self.tops.found()) {
             let place = (top.is_sound && top.value.is_finite()).then_some(top.place);
             *result = Sampler::greedy(place);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_cpu::ops::{AttentionSeq, KvLayer, Residual, Top};
+use paceline_cpu::ops::{AttentionSeq, KvLayer, Residual, Tops};
 use paceline_cpu::{ActForms, Acts, Aligned, Cpu, KV_BLOCK};
 use paceline_engine::backend::Sampled;
 use paceline_engine::batch::Batch;
@@ -26,7 +26,7 @@ pub(super) struct Team {
     pub(super) keeps_tiles: bool,
     pub(super) buffers: Buffers,
     pub(super) samplers: Vec<Sampler>,
-    pub(super) tops: [Top; LOGIT_ROWS],
+    pub(super) tops: Tops,
     /// What was read off the rows of the last step, in the order of its samples.
     pub(super) results: Vec<Sampled>,
 }
@@ -84,7 +84,7 @@ impl Team {
             keeps_tiles: keeps_tiles(&weights, &cpu),
             samplers: (0..cpu.n_threads()).map(|_| Sampler::new(spec.n_vocab)).collect(),
             buffers: Buffers::new(spec, max_rows, n_blocks),
-            tops: [Top::default(); LOGIT_ROWS],
+            tops: Tops::new(spec.d_model, spec.n_vocab),
             results: Vec::with_capacity(max_rows),
             cpu,
             row_ops,

@@ -41,6 +41,19 @@ impl TileTops {
         places: [0; TILE_ROWS],
         nothing: [0.0; TILE_ROWS],
     };
+
+    /// Looks through some outputs of a row, of which `first` is the place of the first; none of
+    /// those before was after them.
+    pub(crate) fn note(&mut self, row: usize, first: usize, outputs: &[f32]) {
+        for (i, &output) in outputs.iter().enumerate() {
+            if output > self.values[row] {
+                (self.values[row], self.places[row]) = (output, (first + i) as u32);
+            }
+            if output.is_nan() || output == f32::INFINITY {
+                self.nothing[row] = f32::NAN;
+            }
+        }
+    }
 }
 
 /// Where the largest outputs are noted: those of the first row's tile, and of those after it.

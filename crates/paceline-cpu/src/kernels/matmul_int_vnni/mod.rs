@@ -5,6 +5,7 @@
 //! is unpacked once for all rows; eight rows at a time then have their sums of products in
 //! registers. What becomes of their sums is in [`sink`].
 
+pub(crate) mod rough;
 mod sink;
 
 use std::arch::asm;
@@ -105,7 +106,7 @@ pub(crate) unsafe fn find_tops(
 
 /// # Safety
 /// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate, [`find_tops`]
-/// for tops.
+/// for tops, [`rough::bound`] for bounds.
 #[inline(always)]
 unsafe fn multiply(
     weights: [CodedView; 2],
@@ -455,6 +456,7 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
             });
         }
         let sums = (&raw mut (*scratch).sums).cast::<[f32; WIDTH]>().add(nth * P);
+        let sums = if P < GATED { in_register(sums) } else { sums };
         unroll_rows!(R, r, {
             let x = IntScale::read(xs.units.add(r), xs.tile_rows);
             for (p, dots) in dots[r].into_iter().enumerate() {
@@ -474,4 +476,13 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
             }
         });
     }
+}
+
+/// The same pointer, in a register of its own. As the scratch's plus something the compiler would
+/// have it as a sum of two, and an operation that reads memory there is two operations.
+#[inline(always)]
+fn in_register<T>(mut at: *mut T) -> *mut T {
+    // SAFETY: nothing is done, and nothing read.
+    unsafe { asm!("/* {0} */", inout(reg) at, options(pure, readonly, nostack, preserves_flags)) };
+    at
 }

@@ -5,6 +5,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use super::rough::{RoughTops, note_bounds};
 use super::{GATED, ROWS};
 use crate::acts::{ActView, TILE_ROWS};
 use crate::kernels::matmul::{Output, finish};
@@ -19,6 +20,8 @@ pub(super) enum Sink {
     Rows(Output),
     Gate(GateSink),
     Tops(*mut RowTops),
+    /// What rows' largest outputs are at least is raised.
+    Bounds(RoughTops, *mut f32),
 }
 
 /// Rows' sums of `P` panels.
@@ -58,6 +61,7 @@ impl Sink {
                 Sink::Rows(out) => put_rows(sums, product, out),
                 Sink::Gate(to) => put_gated(sums, product, to),
                 Sink::Tops(tops) => note_tops(sums, product, tops),
+                Sink::Bounds(rough, floors) => note_bounds(sums, product, rough, floors),
             }
         }
     }
