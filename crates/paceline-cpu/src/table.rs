@@ -280,7 +280,7 @@ entries!(
 entries!(
     avx512,
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
-    (matmul, matmul_int, 1),
+    (matmul, matmul_int, matmul::PANELS),
     (Together, rows::put_acts::<V>),
     (None, None, None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"

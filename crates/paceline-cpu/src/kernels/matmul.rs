@@ -84,6 +84,10 @@ pub(crate) unsafe fn matmul<V: Lanes>(
 /// Rows whose sums are kept at a time.
 const SUMS: usize = 64;
 
+/// Panels that go together where there are registers for it: an activation that is read meets as
+/// many weights.
+pub(crate) const PANELS: usize = 3;
+
 /// # Safety
 /// As [`matmul`].
 #[inline(always)]
@@ -94,15 +98,24 @@ unsafe fn all_panels<V: Lanes, F: Format>(
     rows: std::ops::Range<usize>,
     out: Output,
 ) {
-    for panel in panels {
-        for first in rows.clone().step_by(SUMS) {
-            let rows = first..rows.end.min(first + SUMS);
-            // SAFETY: the caller vouches for panels and rows.
-            unsafe {
-                match rows.len() {
-                    1 => one_row::<V, F>(w, panel, acts, first, out),
-                    _ => some_rows::<V, F>(w, panel, acts, rows, out),
+    for first in rows.clone().step_by(SUMS) {
+        let rows = first..rows.end.min(first + SUMS);
+        let mut panel = panels.start;
+        // SAFETY: the caller vouches for panels and rows.
+        unsafe {
+            if rows.len() == 1 {
+                while panel < panels.end {
+                    one_row::<V, F>(w, panel, acts, first, out);
+                    panel += 1;
                 }
+            }
+            while V::ROWS == 8 && panel + PANELS <= panels.end {
+                some_rows::<V, F, PANELS>(w, panel, acts, rows.clone(), out);
+                panel += PANELS;
+            }
+            while panel < panels.end {
+                some_rows::<V, F, 1>(w, panel, acts, rows.clone(), out);
+                panel += 1;
             }
         }
     }
@@ -144,51 +157,63 @@ unsafe fn one_row<V: Lanes, F: Format>(
     }
 }
 
-/// Some rows of a panel: each block is unpacked once for all of them.
+/// Some rows of `P` panels: each block is unpacked once for all of them.
 ///
 /// # Safety
 /// As [`matmul`], for at most [`SUMS`] rows.
 #[inline(always)]
-unsafe fn some_rows<V: Lanes, F: Format>(
+unsafe fn some_rows<V: Lanes, F: Format, const P: usize>(
     w: CodedView,
     panel: usize,
     acts: ActView,
     rows: std::ops::Range<usize>,
     out: Output,
 ) {
-    let mut weights = [[0.0f32; WIDTH]; ACT_BLOCK];
-    let mut sums = [[0.0f32; WIDTH]; SUMS];
+    let mut weights = [[[0.0f32; WIDTH]; P]; ACT_BLOCK];
+    let mut sums = [[[0.0f32; WIDTH]; P]; SUMS];
     let stride = acts.n_blocks * ACT_BLOCK;
-    // SAFETY: the panel's blocks and the rows' activations lie within their buffers, as the caller
+    // SAFETY: the panels' blocks and the rows' activations lie within their buffers, as the caller
     // vouches.
     unsafe {
-        let parts = w.panel(panel);
-        let mut ahead = Ahead::new(parts);
+        let mut parts = [w.panel(panel); P];
+        for (p, parts) in parts.iter_mut().enumerate() {
+            *parts = w.panel(panel + p);
+        }
+        let mut ahead = Ahead::new(parts[0]);
         for block in 0..w.panel.n_blocks {
-            ahead.ask::<V, F>();
-            for quarter in 0..4 {
-                let pairs = load_weights::<V, F>(parts, block, quarter);
-                for (j, (low, high)) in pairs.into_iter().enumerate() {
-                    low.store(weights[8 * quarter + 2 * j].as_mut_ptr());
-                    high.store(weights[8 * quarter + 2 * j + 1].as_mut_ptr());
+            for (p, parts) in parts.into_iter().enumerate() {
+                ahead.ask::<V, F>();
+                for quarter in 0..4 {
+                    let pairs = load_weights::<V, F>(parts, block, quarter);
+                    for (j, (low, high)) in pairs.into_iter().enumerate() {
+                        low.store(weights[8 * quarter + 2 * j][p].as_mut_ptr());
+                        high.store(weights[8 * quarter + 2 * j + 1][p].as_mut_ptr());
+                    }
                 }
             }
             let xs = acts.floats.add(rows.start * stride + block * ACT_BLOCK);
             let mut row = 0;
-            while V::ROWS == 8 && row + 8 <= rows.len() {
-                add_block::<V, 8>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+            while P == 1 && V::ROWS == 8 && row + 8 <= rows.len() {
+                add_block::<V, P, 8>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
                 row += 8;
             }
+            while P == PANELS && row + 4 <= rows.len() {
+                add_block::<V, P, 4>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+                row += 4;
+            }
             while row + 2 <= rows.len() {
-                add_block::<V, 2>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+                add_block::<V, P, 2>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
                 row += 2;
             }
             if row < rows.len() {
-                add_block::<V, 1>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
+                add_block::<V, P, 1>(&weights, xs.add(row * stride), stride, &mut sums[row..]);
             }
         }
-        for (row, sum) in rows.zip(&sums) {
-            put::<V>(w, panel, acts.scaled(V::load(sum.as_ptr()), row), row, out);
+        for (row, sums) in rows.zip(&sums) {
+            for (p, sum) in sums.iter().enumerate() {
+                let sum = acts.scaled(V::load(sum.as_ptr()), row);
+                put::<V>(w, panel + p, sum, row, out);
+            }
         }
     }
 }
@@ -269,27 +294,35 @@ impl Ahead {
 /// # Safety
 /// As [`Lanes`]; `xs` holds `R` rows' blocks, `stride` apart; `sums` has `R` rows.
 #[inline(always)]
-unsafe fn add_block<V: Lanes, const R: usize>(
-    weights: &[[f32; WIDTH]; ACT_BLOCK],
+unsafe fn add_block<V: Lanes, const P: usize, const R: usize>(
+    weights: &[[[f32; WIDTH]; P]; ACT_BLOCK],
     xs: *const f32,
     stride: usize,
-    sums: &mut [[f32; WIDTH]],
+    sums: &mut [[[f32; WIDTH]; P]],
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let mut even = [V::splat(0.0); R];
-        let mut odd = [V::splat(0.0); R];
+        let mut even = [[V::splat(0.0); P]; R];
+        let mut odd = [[V::splat(0.0); P]; R];
         for (j, [low, high]) in weights.as_chunks::<2>().0.iter().enumerate() {
-            let (low, high) = (V::load(low.as_ptr()), V::load(high.as_ptr()));
             unroll_rows!(R, r, {
-                let x = xs.add(r * stride + 2 * j);
-                even[r] = low.mul_add(V::splat(*x), even[r]);
-                odd[r] = high.mul_add(V::splat(*x.add(1)), odd[r]);
+                let x = V::splat(*xs.add(r * stride + 2 * j));
+                for p in 0..P {
+                    even[r][p] = V::load(low[p].as_ptr()).mul_add(x, even[r][p]);
+                }
+            });
+            unroll_rows!(R, r, {
+                let x = V::splat(*xs.add(r * stride + 2 * j + 1));
+                for p in 0..P {
+                    odd[r][p] = V::load(high[p].as_ptr()).mul_add(x, odd[r][p]);
+                }
             });
         }
         unroll_rows!(R, r, {
-            let sum = V::load(sums[r].as_ptr()).add(even[r].add(odd[r]));
-            sum.store(sums[r].as_mut_ptr());
+            for p in 0..P {
+                let sum = V::load(sums[r][p].as_ptr()).add(even[r][p].add(odd[r][p]));
+                sum.store(sums[r][p].as_mut_ptr());
+            }
         });
     }
 }
