@@ -13,12 +13,13 @@ use crate::kernels::rows::{Alone, Norm, RowsToActs};
 use crate::kernels::{attention, kv, matmul, matmul_exact, matmul_int, reduce, rows};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::{
-    attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_vnni, together::Together,
+    attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_avx512, together::Together,
 };
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
 use crate::{
     kernels::matmul_amx::{GateSink, ResidualSink, TopSink},
+    kernels::matmul_int_avx512::{Pairs, Vnni},
     packed::CodedView,
 };
 
@@ -93,7 +94,7 @@ impl Kernels {
 /// into functions that carry its target features.
 macro_rules! entries {
     (
-        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:ident, $panels:expr),
+        $isa:ident, ($lanes:ty, $tiles:ty), ($coded:ident, $ints:expr, $panels:expr),
         ($to_acts:ty, $put:expr),
         ($gated:expr, $tops:expr, $residual:expr) $(, $features:literal)?
     ) => {
@@ -152,7 +153,7 @@ macro_rules! entries {
                 unsafe {
                     match w {
                         MatrixView::Coded(w) => $coded::matmul::<V>(w, panels, acts, rows, out),
-                        MatrixView::Ints(w) => $ints::matmul::<V>(w, panels, acts, rows, out),
+                        MatrixView::Ints(w) => $ints(w, panels, acts, rows, out),
                         MatrixView::Exact(w) => {
                             matmul_exact::matmul::<V>(w, panels, acts, rows, out)
                         }
@@ -263,7 +264,7 @@ macro_rules! entries {
 entries!(
     scalar,
     (crate::lanes::scalar::ScalarLanes, NoTiles),
-    (matmul, matmul_int, 1),
+    (matmul, matmul_int::matmul::<V>, 1),
     (Alone<V>, rows::put_acts::<V>),
     (None, None, None)
 );
@@ -271,7 +272,7 @@ entries!(
 entries!(
     avx2,
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
-    (matmul, matmul_int, 1),
+    (matmul, matmul_int::matmul::<V>, 1),
     (Alone<V>, rows::put_acts::<V>),
     (None, None, None),
     "avx2,fma,f16c"
@@ -280,16 +281,16 @@ entries!(
 entries!(
     avx512,
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
-    (matmul, matmul_int, matmul::PANELS),
+    (matmul, matmul_int_avx512::matmul::<Pairs>, matmul_int_avx512::PANELS),
     (Together, rows::put_acts::<V>),
-    (None, None, None),
+    (Some(gated_by_pairs), Some(tops_by_pairs), None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
 entries!(
     vnni,
     (crate::lanes::avx512::Avx512Lanes, Bytes),
-    (matmul, matmul_int_vnni, matmul_int_vnni::PANELS),
+    (matmul, matmul_int_avx512::matmul::<Vnni>, matmul_int_avx512::PANELS),
     (Together, rows::put_acts::<V>),
     (Some(gated_with_vnni), Some(tops_with_vnni), None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
@@ -298,7 +299,7 @@ entries!(
 entries!(
     amx,
     (crate::lanes::avx512::Avx512Lanes, AmxTiles),
-    (matmul_amx, matmul_int_amx, 1),
+    (matmul_amx, matmul_int_amx::matmul::<V>, 1),
     (Together, put_tiles_and_bytes),
     (Some(gated_on_tiles), Some(tops_on_tiles), Some(residual_on_tiles)),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx2,fma,f16c"
@@ -364,7 +365,7 @@ unsafe fn gated_on_tiles(
 }
 
 /// # Safety
-/// As [`matmul_int_vnni::gated`].
+/// As [`matmul_int_avx512::gated`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn gated_with_vnni(
@@ -375,11 +376,11 @@ unsafe fn gated_with_vnni(
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_int_vnni::gated(weights, panels, acts, rows, to) }
+    unsafe { matmul_int_avx512::gated::<Vnni>(weights, panels, acts, rows, to) }
 }
 
 /// # Safety
-/// As [`matmul_int_vnni::find_tops`].
+/// As [`matmul_int_avx512::find_tops`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn tops_with_vnni(
@@ -390,5 +391,35 @@ unsafe fn tops_with_vnni(
     to: TopSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_int_vnni::find_tops(w, panels, acts, rows, to) }
+    unsafe { matmul_int_avx512::find_tops::<Vnni>(w, panels, acts, rows, to) }
+}
+
+/// # Safety
+/// As [`matmul_int_avx512::gated`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn gated_by_pairs(
+    weights: [CodedView; 2],
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: GateSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_int_avx512::gated::<Pairs>(weights, panels, acts, rows, to) }
+}
+
+/// # Safety
+/// As [`matmul_int_avx512::find_tops`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn tops_by_pairs(
+    w: CodedView,
+    panels: Range<usize>,
+    acts: ActView,
+    rows: Range<usize>,
+    to: TopSink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { matmul_int_avx512::find_tops::<Pairs>(w, panels, acts, rows, to) }
 }

@@ -345,7 +345,7 @@ fn tops_of_products() {
                 let meets_ints = ty != TensorType::F16 && dtype != ActDtype::Bf16;
                 let can = match cpu.isa() {
                     Isa::Amx => !meets_ints && (9..=64).contains(&n_rows),
-                    Isa::Vnni => meets_ints && (3..=64).contains(&n_rows),
+                    Isa::Avx512 | Isa::Vnni => meets_ints && (3..=64).contains(&n_rows),
                     _ => false,
                 };
                 assert_eq!(is_found, can, "{ty}, {dtype}, {n_rows} rows, {}", cpu.isa());

@@ -9,7 +9,7 @@ use crate::acts::{ACT_BLOCK, ActForms, KeptAs};
 use crate::isa::Isa;
 use crate::kernels::matmul::{Output, rows_together};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::{matmul_amx::GateSink, matmul_int_vnni};
+use crate::kernels::{matmul_amx::GateSink, matmul_int_avx512};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::WIDTH;
 use crate::ops::{Cpu, Gate};
@@ -91,7 +91,8 @@ impl Cpu {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn fused_view(&self, weight: &PackedMatrix) -> Option<CodedView> {
         match (self.isa, weight.view()) {
-            (Isa::Amx, MatrixView::Coded(view)) | (Isa::Vnni, MatrixView::Ints(view)) => Some(view),
+            (Isa::Amx, MatrixView::Coded(view)) => Some(view),
+            (Isa::Avx512 | Isa::Vnni, MatrixView::Ints(view)) => Some(view),
             _ => None,
         }
     }
@@ -100,7 +101,7 @@ impl Cpu {
     /// none if there is no kernel for that, or a slower one.
     #[cfg(target_arch = "x86_64")]
     fn panels_of_gate(&self, out: &Acts) -> Option<usize> {
-        let are_few = out.n_rows() <= matmul_int_vnni::FEW;
+        let are_few = out.n_rows() <= matmul_int_avx512::FEW;
         let whole_blocks = out.n_cols().is_multiple_of(ACT_BLOCK).then_some(ACT_BLOCK / WIDTH);
         match out.forms() {
             ActForms::TILES if self.isa == Isa::Amx => Some(1),

@@ -1,10 +1,11 @@
-//! The product of [`super::matmul_int`] by instructions that multiply two half words, or four
-//! bytes, and add their products to a sum at once, to the bit.
+//! The product of [`super::matmul_int`] with AVX-512, to the bit: half words two by two, or bytes
+//! four by four ([`ints`]).
 //!
 //! Three panels go together, so that an activation that is read meets 48 outputs. A block of theirs
 //! is unpacked once for all rows; eight rows at a time then have their sums of products in
 //! registers. What becomes of their sums is in [`sink`].
 
+mod ints;
 pub(crate) mod rough;
 mod sink;
 
@@ -12,11 +13,13 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use ints::{Ints, MAX_STEPS};
+pub(crate) use ints::{Pairs, Products, Vnni};
 use sink::{Product, RowTops, Sink};
 
 use crate::acts::{ActView, IntScale, KeptAs, TILE_ROWS};
 use crate::aligned::LINE;
-use crate::kernels::format::{Codes, Format, Panel, with_int_format};
+use crate::kernels::format::{Format, Panel, with_int_format};
 use crate::kernels::matmul::{Ahead, Output, unroll_rows};
 use crate::kernels::matmul_amx::{GateSink, TileTops, TopSink};
 use crate::kernels::matmul_int::{self, Scales};
@@ -36,15 +39,12 @@ pub(crate) const FEW: usize = 2;
 /// Rows for which a block is unpacked once.
 pub(crate) const ROWS: usize = 64;
 
-/// Vectors of a block's codes at most.
-const MAX_STEPS: usize = 16;
-
 /// Computes outputs `panels` of `rows`.
 ///
 /// # Safety
-/// As [`super::matmul_int::matmul`], on a machine that has AVX-512 with VNNI.
+/// As [`super::matmul_int::matmul`], on a machine that has AVX-512, and VNNI if it is said to.
 #[inline(always)]
-pub(crate) unsafe fn matmul<L: Lanes>(
+pub(crate) unsafe fn matmul<I: Products>(
     w: CodedView,
     panels: Range<usize>,
     acts: ActView,
@@ -55,9 +55,9 @@ pub(crate) unsafe fn matmul<L: Lanes>(
     unsafe {
         if rows.len() <= FEW && !are_bytes(acts) {
             // Each panel's sums stay in registers, and nothing is stored on the way.
-            return matmul_int::matmul::<L>(w, panels, acts, rows, out);
+            return matmul_int::matmul::<V>(w, panels, acts, rows, out);
         }
-        multiply([w, w], panels, acts, rows, Sink::Rows(out));
+        multiply::<I>([w, w], panels, acts, rows, Sink::Rows(out));
     }
 }
 
@@ -72,7 +72,7 @@ fn are_bytes(acts: ActView) -> bool {
 /// As [`matmul`], for two weights of one layout and shape, whole blocks of outputs, and room for
 /// them in `to`; the rows begin with a tile.
 #[inline(always)]
-pub(crate) unsafe fn gated(
+pub(crate) unsafe fn gated<I: Products>(
     weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
@@ -80,7 +80,7 @@ pub(crate) unsafe fn gated(
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { multiply(weights, panels, acts, rows, Sink::Gate(to)) }
+    unsafe { multiply::<I>(weights, panels, acts, rows, Sink::Gate(to)) }
 }
 
 /// Finds the largest of outputs `panels` of each of `rows`.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn gated(
 /// # Safety
 /// As [`matmul`], for at most [`ROWS`] rows, and tops for each of their tiles.
 #[inline(always)]
-pub(crate) unsafe fn find_tops(
+pub(crate) unsafe fn find_tops<I: Products>(
     w: CodedView,
     panels: Range<usize>,
     acts: ActView,
@@ -98,7 +98,7 @@ pub(crate) unsafe fn find_tops(
     let (n, mut tops) = (rows.len(), RowTops::new(rows.start));
     // SAFETY: forwarded contract.
     unsafe {
-        multiply([w, w], panels, acts, rows, Sink::Tops(&raw mut tops));
+        multiply::<I>([w, w], panels, acts, rows, Sink::Tops(&raw mut tops));
         let n_tiles = n.div_ceil(TILE_ROWS);
         tops.put(n, std::slice::from_raw_parts_mut::<TileTops>(to.tops, n_tiles));
     }
@@ -108,7 +108,7 @@ pub(crate) unsafe fn find_tops(
 /// As [`matmul`] for the same weight twice and rows as sink, [`gated`] for a gate, [`find_tops`]
 /// for tops, [`rough::bound`] for bounds.
 #[inline(always)]
-unsafe fn multiply(
+unsafe fn multiply<I: Products>(
     weights: [CodedView; 2],
     panels: Range<usize>,
     acts: ActView,
@@ -119,133 +119,11 @@ unsafe fn multiply(
     // SAFETY: forwarded contract; the layout names the format the weight was packed with.
     unsafe {
         if are_bytes(acts) {
-            with_int_format!(layout, all_panels::<Bytes>(weights, panels, acts, rows, sink));
+            with_int_format!(layout, all_panels::<I::Bytes>(weights, panels, acts, rows, sink));
         } else {
-            with_int_format!(layout, all_panels::<Words>(weights, panels, acts, rows, sink));
+            with_int_format!(layout, all_panels::<I::Words>(weights, panels, acts, rows, sink));
         }
     }
-}
-
-/// How integers are kept, and meet codes.
-trait Ints {
-    /// Vectors of codes in a block: columns, by how many of them a lane takes at once.
-    const STEPS: usize;
-
-    /// Bytes of a row's integers in a block.
-    const ROW_BYTES: usize = 4 * Self::STEPS;
-
-    /// Whether codes without a minimum are unpacked with their centre taken off.
-    const ARE_CENTRED: bool;
-
-    /// Unpacks a block's codes, step after step, `P` vectors apart.
-    ///
-    /// # Safety
-    /// There are as many as the format says, and room; the machine has AVX-512.
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8);
-
-    /// Adds the products of codes and integers to `sums`.
-    ///
-    /// # Safety
-    /// The machine has AVX-512 with VNNI.
-    unsafe fn add_products(sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i;
-}
-
-struct Words;
-
-impl Ints for Words {
-    const STEPS: usize = 16;
-    const ARE_CENTRED: bool = true;
-
-    #[inline(always)]
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
-        // SAFETY: forwarded contract.
-        unsafe {
-            for vector in 0..F::CODE_BYTES / LINE {
-                let words = V::load_words(codes.add(vector * LINE));
-                let step = 2 * vector;
-                if matches!(F::CODES, Codes::Nibbles) {
-                    // The high ones belong to the second half of the columns.
-                    put::<P>(centred::<F>(V::halves::<0>(words, 15)), to, step);
-                    put::<P>(centred::<F>(V::halves::<8>(words, 15)), to, step + 1);
-                    put::<P>(centred::<F>(V::halves::<4>(words, 15)), to, step + 8);
-                    put::<P>(centred::<F>(V::halves::<12>(words, 15)), to, step + 9);
-                } else {
-                    put::<P>(centred::<F>(V::halves::<0>(words, 255)), to, step);
-                    put::<P>(centred::<F>(V::halves::<8>(words, 255)), to, step + 1);
-                }
-            }
-        }
-    }
-
-    /// Spelled out, since the compiler takes the intrinsic apart again, into a product and a sum,
-    /// to shorten chains; here the number of operations is what counts.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    unsafe fn add_products(mut sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i {
-        // SAFETY: register operations only.
-        unsafe {
-            asm!(
-                "vpdpwssd {sums}, {codes}, {ints}",
-                sums = inout(zmm_reg) sums,
-                codes = in(zmm_reg) codes,
-                ints = in(zmm_reg) ints,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-        }
-        sums
-    }
-}
-
-struct Bytes;
-
-impl Ints for Bytes {
-    const STEPS: usize = 8;
-    const ARE_CENTRED: bool = false;
-
-    #[inline(always)]
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
-        // SAFETY: forwarded contract.
-        unsafe {
-            for vector in 0..F::CODE_BYTES / LINE {
-                let words = V::load_words(codes.add(vector * LINE));
-                if matches!(F::CODES, Codes::Nibbles) {
-                    put::<P>(V::halves::<0>(words, 0x0f0f), to, vector);
-                    put::<P>(V::halves::<4>(words, 0x0f0f), to, vector + 4);
-                } else {
-                    put::<P>(words, to, vector);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add_products(sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i {
-        // SAFETY: forwarded contract.
-        unsafe { _mm512_dpbusd_epi32(sums, codes, ints) }
-    }
-}
-
-/// Codes as half words with the centre taken off, where there is no minimum.
-///
-/// # Safety
-/// The machine has AVX-512.
-#[inline(always)]
-unsafe fn centred<F: Format>(codes: __m512i) -> __m512i {
-    if F::MIN {
-        return codes;
-    }
-    // SAFETY: register operations only.
-    unsafe { _mm512_sub_epi16(codes, _mm512_set1_epi16(i16::from(F::CENTRE))) }
-}
-
-/// Stores the codes of a step.
-///
-/// # Safety
-/// `to` is where those of the panel's first step go; the machine has AVX-512.
-#[inline(always)]
-unsafe fn put<const P: usize>(codes: __m512i, to: *mut u8, step: usize) {
-    // SAFETY: forwarded contract.
-    unsafe { _mm512_store_si512(to.add(step * P * LINE).cast(), codes) }
 }
 
 /// # Safety
@@ -302,8 +180,53 @@ struct Scratch<const P: usize> {
 ///
 /// # Safety
 /// As [`multiply`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn some_panels<I: Ints, F: Format, const P: usize, const S: usize>(
+    parts: [Panel; P],
+    n_blocks: usize,
+    product: Product,
+    sink: Sink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        if I::HAVE_VNNI {
+            with_vnni::<I, F, P, S>(parts, n_blocks, product, sink);
+        } else {
+            without_vnni::<I, F, P, S>(parts, n_blocks, product, sink);
+        }
+    }
+}
+
+/// # Safety
+/// As [`some_panels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn with_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
+    parts: [Panel; P],
+    n_blocks: usize,
+    product: Product,
+    sink: Sink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
+}
+
+/// # Safety
+/// As [`some_panels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+unsafe fn without_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
+    parts: [Panel; P],
+    n_blocks: usize,
+    product: Product,
+    sink: Sink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
+}
+
+/// # Safety
+/// As [`some_panels`].
+#[inline(always)]
+unsafe fn all_blocks<I: Ints, F: Format, const P: usize, const S: usize>(
     parts: [Panel; P],
     n_blocks: usize,
     product: Product,
@@ -403,23 +326,25 @@ unsafe fn add_tile<I: Ints, F: Format, const P: usize>(
     nth: usize,
     scratch: *mut Scratch<P>,
 ) {
+    // Words beside half words take twice the registers.
+    let are_words = I::stretches::<F>() == 1;
     // SAFETY: forwarded contract.
     unsafe {
         let mut row = 0;
-        while P < GATED && row + 8 <= n {
+        while are_words && P < GATED && row + 8 <= n {
             add_rows::<I, F, P, 8>(xs.after::<I>(row), nth + row, scratch);
             row += 8;
         }
         // No more rows' sums of so many panels fit the registers.
-        while P == GATED && row + 6 <= n {
+        while are_words && P == GATED && row + 6 <= n {
             add_rows::<I, F, P, 6>(xs.after::<I>(row), nth + row, scratch);
             row += 6;
         }
-        if row + 4 <= n {
+        while (are_words || P < GATED) && row + 4 <= n {
             add_rows::<I, F, P, 4>(xs.after::<I>(row), nth + row, scratch);
             row += 4;
         }
-        if row + 2 <= n {
+        while row + 2 <= n {
             add_rows::<I, F, P, 2>(xs.after::<I>(row), nth + row, scratch);
             row += 2;
         }
@@ -441,20 +366,7 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let mut dots = [[_mm512_setzero_si512(); P]; R];
-        for step in 0..I::STEPS {
-            let mut codes = [_mm512_setzero_si512(); P];
-            for (p, codes) in codes.iter_mut().enumerate() {
-                *codes = _mm512_load_si512((&raw const (*scratch).codes[step][p]).cast());
-            }
-            unroll_rows!(R, r, {
-                let x = xs.ints.add(r * I::ROW_BYTES + 4 * step).cast::<i32>().read_unaligned();
-                let x = _mm512_set1_epi32(x);
-                for p in 0..P {
-                    dots[r][p] = I::add_products(dots[r][p], codes[p], x);
-                }
-            });
-        }
+        let dots = dots_of::<I, F, P, R>(xs, scratch);
         let sums = (&raw mut (*scratch).sums).cast::<[f32; WIDTH]>().add(nth * P);
         let sums = if P < GATED { in_register(sums) } else { sums };
         unroll_rows!(R, r, {
@@ -473,6 +385,70 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
                     scales.add_dot::<F>(dots, x, sum_before)
                 };
                 sum_now.store(sum);
+            }
+        });
+    }
+}
+
+/// The products of a block with the first `R` of some rows.
+///
+/// # Safety
+/// As [`add_rows`].
+#[inline(always)]
+unsafe fn dots_of<I: Ints, F: Format, const P: usize, const R: usize>(
+    xs: Xs,
+    scratch: *const Scratch<P>,
+) -> [[__m512i; P]; R] {
+    let n_steps = I::steps::<F>();
+    // SAFETY: forwarded contract.
+    unsafe {
+        let mut dots = [[_mm512_setzero_si512(); P]; R];
+        for stretch in 0..I::stretches::<F>() {
+            let mut sums = [[_mm512_setzero_si512(); P]; R];
+            let first = stretch * n_steps;
+            if !I::HAVE_VNNI {
+                add_step::<I, P, R, true>(xs, scratch, first, &mut sums);
+            }
+            for step in first + usize::from(!I::HAVE_VNNI)..first + n_steps {
+                add_step::<I, P, R, false>(xs, scratch, step, &mut sums);
+            }
+            unroll_rows!(R, r, {
+                for p in 0..P {
+                    dots[r][p] = I::add_stretch::<F>(dots[r][p], sums[r][p], stretch);
+                }
+            });
+        }
+        dots
+    }
+}
+
+/// A step's products, which are the first or added to those before.
+///
+/// # Safety
+/// As [`add_rows`].
+#[inline(always)]
+unsafe fn add_step<I: Ints, const P: usize, const R: usize, const IS_FIRST: bool>(
+    xs: Xs,
+    scratch: *const Scratch<P>,
+    step: usize,
+    sums: &mut [[__m512i; P]; R],
+) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        let mut codes = [_mm512_setzero_si512(); P];
+        for (p, codes) in codes.iter_mut().enumerate() {
+            *codes = _mm512_load_si512((&raw const (*scratch).codes[step][p]).cast());
+        }
+        let ints = xs.ints.add(4 * step % I::ROW_BYTES);
+        unroll_rows!(R, r, {
+            let x = ints.add(r * I::ROW_BYTES).cast::<i32>().read_unaligned();
+            let x = _mm512_set1_epi32(x);
+            for p in 0..P {
+                sums[r][p] = if IS_FIRST {
+                    I::products(codes[p], x)
+                } else {
+                    I::add_products(sums[r][p], codes[p], x)
+                };
             }
         });
     }

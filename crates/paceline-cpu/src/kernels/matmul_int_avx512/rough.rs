@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::sink::{Product, Sink, Sums};
-use super::{ROWS, multiply};
+use super::{ROWS, Vnni, multiply};
 use crate::acts::{ACT_BLOCK, ActView, ActViewMut, IntScale, TILE_ROWS};
 use crate::kernels::matmul_amx::TileTops;
 use crate::kernels::matmul_int;
@@ -148,7 +148,7 @@ pub(crate) unsafe fn bound(
 ) {
     let floors = floors.as_mut_ptr();
     // SAFETY: forwarded contract.
-    unsafe { multiply([w, w], panels, rough.acts, rows, Sink::Bounds(rough, floors)) }
+    unsafe { multiply::<Vnni>([w, w], panels, rough.acts, rows, Sink::Bounds(rough, floors)) }
 }
 
 /// What products of bytes say of outputs.
