@@ -82,7 +82,7 @@ impl Arrangement {
     fn kept_as(isa: Isa, bits: IntBits) -> KeptAs {
         match (isa, bits) {
             (Isa::Amx, _) => KeptAs::Sixteenths,
-            (Isa::Avx512 | Isa::Vnni, IntBits::Eight) => KeptAs::Bytes,
+            (Isa::Avx2 | Isa::Avx512 | Isa::Vnni, IntBits::Eight) => KeptAs::Bytes,
             _ => KeptAs::Words,
         }
     }

@@ -13,13 +13,14 @@ use crate::kernels::rows::{Alone, Norm, RowsToActs};
 use crate::kernels::{attention, kv, matmul, matmul_exact, matmul_int, reduce, rows};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::{
-    attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_avx512, together::Together,
+    attention_bytes::Bytes, matmul_amx, matmul_int_amx, matmul_int_blocks, together::Together,
 };
 use crate::packed::MatrixView;
 #[cfg(target_arch = "x86_64")]
 use crate::{
     kernels::matmul_amx::{GateSink, ResidualSink, TopSink},
-    kernels::matmul_int_avx512::{Pairs, Vnni},
+    kernels::matmul_int_blocks::{Paired, Pairs, Vnni},
+    lanes::avx512::Avx512Lanes,
     packed::CodedView,
 };
 
@@ -272,7 +273,7 @@ entries!(
 entries!(
     avx2,
     (crate::lanes::avx2::Avx2Lanes, NoTiles),
-    (matmul, matmul_int::matmul::<V>, 1),
+    (matmul, matmul_int_blocks::matmul::<Paired<V>>, <V as Pairs>::PANELS),
     (Alone<V>, rows::put_acts::<V>),
     (None, None, None),
     "avx2,fma,f16c"
@@ -281,7 +282,7 @@ entries!(
 entries!(
     avx512,
     (crate::lanes::avx512::Avx512Lanes, NoTiles),
-    (matmul, matmul_int_avx512::matmul::<Pairs>, matmul_int_avx512::PANELS),
+    (matmul, matmul_int_blocks::matmul::<Paired<V>>, <V as Pairs>::PANELS),
     (Together, rows::put_acts::<V>),
     (Some(gated_by_pairs), Some(tops_by_pairs), None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
@@ -290,7 +291,7 @@ entries!(
 entries!(
     vnni,
     (crate::lanes::avx512::Avx512Lanes, Bytes),
-    (matmul, matmul_int_avx512::matmul::<Vnni>, matmul_int_avx512::PANELS),
+    (matmul, matmul_int_blocks::matmul::<Vnni>, <V as Pairs>::PANELS),
     (Together, rows::put_acts::<V>),
     (Some(gated_with_vnni), Some(tops_with_vnni), None),
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c"
@@ -365,7 +366,7 @@ unsafe fn gated_on_tiles(
 }
 
 /// # Safety
-/// As [`matmul_int_avx512::gated`].
+/// As [`matmul_int_blocks::gated`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn gated_with_vnni(
@@ -376,11 +377,11 @@ unsafe fn gated_with_vnni(
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_int_avx512::gated::<Vnni>(weights, panels, acts, rows, to) }
+    unsafe { matmul_int_blocks::gated::<Vnni>(weights, panels, acts, rows, to) }
 }
 
 /// # Safety
-/// As [`matmul_int_avx512::find_tops`].
+/// As [`matmul_int_blocks::find_tops`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn tops_with_vnni(
@@ -391,11 +392,11 @@ unsafe fn tops_with_vnni(
     to: TopSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_int_avx512::find_tops::<Vnni>(w, panels, acts, rows, to) }
+    unsafe { matmul_int_blocks::find_tops::<Vnni>(w, panels, acts, rows, to) }
 }
 
 /// # Safety
-/// As [`matmul_int_avx512::gated`].
+/// As [`matmul_int_blocks::gated`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn gated_by_pairs(
@@ -406,11 +407,11 @@ unsafe fn gated_by_pairs(
     to: GateSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_int_avx512::gated::<Pairs>(weights, panels, acts, rows, to) }
+    unsafe { matmul_int_blocks::gated::<Paired<Avx512Lanes>>(weights, panels, acts, rows, to) }
 }
 
 /// # Safety
-/// As [`matmul_int_avx512::find_tops`].
+/// As [`matmul_int_blocks::find_tops`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 unsafe fn tops_by_pairs(
@@ -421,5 +422,5 @@ unsafe fn tops_by_pairs(
     to: TopSink,
 ) {
     // SAFETY: forwarded contract.
-    unsafe { matmul_int_avx512::find_tops::<Pairs>(w, panels, acts, rows, to) }
+    unsafe { matmul_int_blocks::find_tops::<Paired<Avx512Lanes>>(w, panels, acts, rows, to) }
 }

@@ -8,7 +8,7 @@
 //! sum = fma(min, unit * Σ int, fma(dot, scale * unit, sum))  weights with one
 //! ```
 //! Integers add up to the same in any order, so a kernel may take columns as it likes: here two
-//! by two in lanes, in [`super::matmul_int_avx512`] two or four at once, in
+//! by two in lanes, in [`super::matmul_int_blocks`] two or four at once, in
 //! [`super::matmul_int_amx`] four by four or as tiles of bytes. No weight is turned
 //! into a float, which is most of the work of [`super::matmul`] where rows are few.
 

@@ -19,7 +19,7 @@ pub(crate) mod matmul_int;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod matmul_int_amx;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod matmul_int_avx512;
+pub(crate) mod matmul_int_blocks;
 pub(crate) mod reduce;
 pub(crate) mod rows;
 #[cfg(target_arch = "x86_64")]

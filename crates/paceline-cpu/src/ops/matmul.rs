@@ -9,7 +9,7 @@ use crate::acts::{ACT_BLOCK, ActForms, KeptAs};
 use crate::isa::Isa;
 use crate::kernels::matmul::{Output, rows_together};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::{matmul_amx::GateSink, matmul_int_avx512};
+use crate::kernels::{matmul_amx::GateSink, matmul_int_blocks};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::WIDTH;
 use crate::ops::{Cpu, Gate};
@@ -101,7 +101,7 @@ impl Cpu {
     /// none if there is no kernel for that, or a slower one.
     #[cfg(target_arch = "x86_64")]
     fn panels_of_gate(&self, out: &Acts) -> Option<usize> {
-        let are_few = out.n_rows() <= matmul_int_avx512::FEW;
+        let are_few = out.n_rows() <= matmul_int_blocks::FEW;
         let whole_blocks = out.n_cols().is_multiple_of(ACT_BLOCK).then_some(ACT_BLOCK / WIDTH);
         match out.forms() {
             ActForms::TILES if self.isa == Isa::Amx => Some(1),

@@ -14,7 +14,7 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::matmul_amx::{TileTops, TopSink};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::matmul_int_avx512::rough::{self, RoughTops};
+use crate::kernels::matmul_int_blocks::rough::{self, RoughTops};
 use crate::lanes::WIDTH;
 use crate::ops::Cpu;
 #[cfg(target_arch = "x86_64")]
@@ -103,14 +103,14 @@ impl Cpu {
 
     #[cfg(target_arch = "x86_64")]
     fn find_tops_at_once(&mut self, acts: &Acts, weight: &PackedMatrix, tops: &mut Tops) -> bool {
-        use crate::kernels::matmul_int_avx512;
+        use crate::kernels::matmul_int_blocks;
 
         let n_rows = acts.n_rows();
         let (Some(kernel), Some(w)) = (self.kernels.find_tops, self.fused_view(weight)) else {
             return false;
         };
         // On matrix tiles, fewer rows are in some that have no room for more.
-        let few = if self.isa == Isa::Amx { TILE_ROWS / 2 } else { matmul_int_avx512::FEW };
+        let few = if self.isa == Isa::Amx { TILE_ROWS / 2 } else { matmul_int_blocks::FEW };
         if n_rows <= few || n_rows > ROWS {
             return false;
         }

@@ -16,7 +16,7 @@ use crate::lanes::{Lanes, WIDTH};
 use crate::math::gate_of;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sink {
+pub(crate) enum Sink {
     Rows(Output),
     Gate(GateSink),
     Tops(*mut RowTops),
@@ -25,10 +25,10 @@ pub(super) enum Sink {
 }
 
 /// Rows' sums of `P` panels.
-pub(super) type Sums<const P: usize> = *mut [[f32; WIDTH]; P];
+pub(crate) type Sums<const P: usize> = *mut [[f32; WIDTH]; P];
 
 /// What sums are of.
-pub(super) struct Product {
+pub(crate) struct Product {
     /// The first panel.
     pub(super) panel: usize,
     /// Outputs of the weight.
@@ -58,7 +58,7 @@ impl Sink {
         // SAFETY: forwarded contract.
         unsafe {
             match self {
-                Sink::Rows(out) => put_rows(sums, product, out),
+                Sink::Rows(out) => put_rows::<V, P>(sums, product, out),
                 Sink::Gate(to) => put_gated(sums, product, to),
                 Sink::Tops(tops) => note_tops(sums, product, tops),
                 Sink::Bounds(rough, floors) => note_bounds(sums, product, rough, floors),
@@ -68,15 +68,19 @@ impl Sink {
 }
 
 /// # Safety
-/// As [`Sink::take`].
+/// As [`Sink::take`], on a machine that has the lanes.
 #[inline(always)]
-unsafe fn put_rows<const P: usize>(sums: Sums<P>, product: Product, out: Output) {
+pub(super) unsafe fn put_rows<L: Lanes, const P: usize>(
+    sums: Sums<P>,
+    product: Product,
+    out: Output,
+) {
     // SAFETY: outputs past the matrix are not written.
     unsafe {
         for (nth, row) in product.rows.enumerate() {
             for p in 0..P {
                 let output = (product.panel + p) * WIDTH;
-                let sum = V::load((&raw const (*sums.add(nth))[p]).cast());
+                let sum = L::load((&raw const (*sums.add(nth))[p]).cast());
                 let n_outputs = WIDTH.min(product.n_outputs - output);
                 finish(product.acts.scaled(sum, row), out, row * out.stride + output, n_outputs);
             }
@@ -114,7 +118,7 @@ unsafe fn put_gated<const P: usize>(sums: Sums<P>, product: Product, to: GateSin
 /// The largest outputs of rows so far, each lane's and the panel it was in.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(super) struct RowTops {
+pub(crate) struct RowTops {
     values: [[f32; WIDTH]; ROWS],
     panels: [[u32; WIDTH]; ROWS],
     /// Not zero if an output was not a number, or positive infinity.

@@ -1,20 +1,22 @@
-//! The product of [`super::matmul_int`] with AVX-512, to the bit: half words two by two, or bytes
-//! four by four ([`ints`]).
+//! The product of [`super::matmul_int`] a block of weights at a time, to the bit: half words two by
+//! two, or bytes four by four ([`ints`]).
 //!
-//! Three panels go together, so that an activation that is read meets 48 outputs. A block of theirs
-//! is unpacked once for all rows; eight rows at a time then have their sums of products in
-//! registers. What becomes of their sums is in [`sink`].
+//! With AVX-512 three panels go together, so that an activation that is read meets 48 outputs. A
+//! block of theirs is unpacked once for all rows; eight rows at a time then have their sums of
+//! products in registers. AVX2 has room for a panel and four rows. What becomes of their sums is in
+//! [`sink`].
 
 mod ints;
+mod pairs;
 pub(crate) mod rough;
 mod sink;
 
 use std::arch::asm;
-use std::arch::x86_64::*;
 use std::ops::Range;
 
-use ints::{Ints, MAX_STEPS};
-pub(crate) use ints::{Pairs, Products, Vnni};
+use ints::{Ints, MAX_STEPS, Set, Words};
+pub(crate) use ints::{Paired, Products, Vnni};
+pub(crate) use pairs::Pairs;
 use sink::{Product, RowTops, Sink};
 
 use crate::acts::{ActView, IntScale, KeptAs, TILE_ROWS};
@@ -23,12 +25,8 @@ use crate::kernels::format::{Format, Panel, with_int_format};
 use crate::kernels::matmul::{Ahead, Output, unroll_rows};
 use crate::kernels::matmul_amx::{GateSink, TileTops, TopSink};
 use crate::kernels::matmul_int::{self, Scales};
-use crate::lanes::avx512::Avx512Lanes as V;
 use crate::lanes::{Lanes, WIDTH};
 use crate::packed::CodedView;
-
-/// Panels that go together.
-pub(crate) const PANELS: usize = 3;
 
 /// Panels of a gated product that go together: those of a block of activations, of both weights.
 pub(crate) const GATED: usize = 4;
@@ -42,7 +40,7 @@ pub(crate) const ROWS: usize = 64;
 /// Computes outputs `panels` of `rows`.
 ///
 /// # Safety
-/// As [`super::matmul_int::matmul`], on a machine that has AVX-512, and VNNI if it is said to.
+/// As [`super::matmul_int::matmul`], on a machine that has what `I` multiplies with.
 #[inline(always)]
 pub(crate) unsafe fn matmul<I: Products>(
     w: CodedView,
@@ -55,7 +53,7 @@ pub(crate) unsafe fn matmul<I: Products>(
     unsafe {
         if rows.len() <= FEW && !are_bytes(acts) {
             // Each panel's sums stay in registers, and nothing is stored on the way.
-            return matmul_int::matmul::<V>(w, panels, acts, rows, out);
+            return matmul_int::matmul::<<I::Words as Ints>::V>(w, panels, acts, rows, out);
         }
         multiply::<I>([w, w], panels, acts, rows, Sink::Rows(out));
     }
@@ -142,7 +140,7 @@ unsafe fn all_panels<I: Ints, F: Format>(
         let mut panel = panels.start;
         // SAFETY: the caller vouches for panels and rows.
         unsafe {
-            if matches!(sink, Sink::Gate(_)) {
+            if I::V::PANELS == 3 && matches!(sink, Sink::Gate(_)) {
                 for panel in panels.clone().step_by(GATED / 2) {
                     let [a, b, c, d] = [(w, 0), (w, 1), (up, 0), (up, 1)];
                     let parts = [a, b, c, d].map(|(w, nth)| w.panel(panel + nth));
@@ -150,19 +148,20 @@ unsafe fn all_panels<I: Ints, F: Format>(
                 }
                 continue;
             }
-            while panel + PANELS <= panels.end {
+            while I::V::PANELS == 3 && panel + 3 <= panels.end {
                 let parts = [0, 1, 2].map(|nth| w.panel(panel + nth));
-                some_panels::<I, F, PANELS, 1>(parts, w.panel.n_blocks, product(panel), sink);
-                panel += PANELS;
+                some_panels::<I, F, 3, 1>(parts, w.panel.n_blocks, product(panel), sink);
+                panel += 3;
             }
-            if panel + 2 <= panels.end {
+            if I::V::PANELS == 3 && panel + 2 <= panels.end {
                 let parts = [0, 1].map(|nth| w.panel(panel + nth));
                 some_panels::<I, F, 2, 1>(parts, w.panel.n_blocks, product(panel), sink);
                 panel += 2;
             }
-            if panel < panels.end {
+            while panel < panels.end {
                 let parts = [w.panel(panel)];
                 some_panels::<I, F, 1, 1>(parts, w.panel.n_blocks, product(panel), sink);
+                panel += 1;
             }
         }
     }
@@ -189,18 +188,18 @@ unsafe fn some_panels<I: Ints, F: Format, const P: usize, const S: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        if I::HAVE_VNNI {
-            with_vnni::<I, F, P, S>(parts, n_blocks, product, sink);
-        } else {
-            without_vnni::<I, F, P, S>(parts, n_blocks, product, sink);
+        match I::SET {
+            Set::Avx2 => with_avx2::<I, F, P, S>(parts, n_blocks, product, sink),
+            Set::Avx512 => with_avx512::<I, F, P, S>(parts, n_blocks, product, sink),
+            Set::Vnni => with_vnni::<I, F, P, S>(parts, n_blocks, product, sink),
         }
     }
 }
 
 /// # Safety
 /// As [`some_panels`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn with_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn with_avx2<I: Ints, F: Format, const P: usize, const S: usize>(
     parts: [Panel; P],
     n_blocks: usize,
     product: Product,
@@ -213,7 +212,20 @@ unsafe fn with_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
 /// # Safety
 /// As [`some_panels`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn without_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
+unsafe fn with_avx512<I: Ints, F: Format, const P: usize, const S: usize>(
+    parts: [Panel; P],
+    n_blocks: usize,
+    product: Product,
+    sink: Sink,
+) {
+    // SAFETY: forwarded contract.
+    unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
+}
+
+/// # Safety
+/// As [`some_panels`].
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn with_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
     parts: [Panel; P],
     n_blocks: usize,
     product: Product,
@@ -248,7 +260,7 @@ unsafe fn all_blocks<I: Ints, F: Format, const P: usize, const S: usize>(
         for block in 0..n_blocks {
             sink.ask::<P>(&product, block * rows_asked..(block + 1) * rows_asked);
             for (p, parts) in parts.into_iter().enumerate() {
-                ahead[p * S / P].ask::<V, F>();
+                ahead[p * S / P].ask::<I::V, F>();
                 unpack::<I, F, P>(parts, block, p, scratch);
             }
             for first in rows.clone().step_by(acts.tile_rows) {
@@ -257,14 +269,14 @@ unsafe fn all_blocks<I: Ints, F: Format, const P: usize, const S: usize>(
                 add_tile::<I, F, P>(xs, n, first - rows.start, scratch);
             }
         }
-        sink.take(sums, product);
+        I::hand_on(sums, product, sink);
     }
 }
 
 /// Unpacks a block of panel `p` of the scratch's.
 ///
 /// # Safety
-/// `block` lies within the panel, `p` within the scratch; the machine has AVX-512.
+/// `block` lies within the panel, `p` within the scratch; the machine has the instructions.
 #[inline(always)]
 unsafe fn unpack<I: Ints, F: Format, const P: usize>(
     parts: Panel,
@@ -274,7 +286,7 @@ unsafe fn unpack<I: Ints, F: Format, const P: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let Scales { scale, min } = Scales::<V>::load::<F>(parts, block);
+        let Scales { scale, min } = Scales::<I::V>::load::<F>(parts, block);
         scale.store((&raw mut (*scratch).scales[p][0]).cast());
         min.store((&raw mut (*scratch).scales[p][1]).cast());
         let to = (&raw mut (*scratch).codes[0][p]).cast();
@@ -326,21 +338,24 @@ unsafe fn add_tile<I: Ints, F: Format, const P: usize>(
     nth: usize,
     scratch: *mut Scratch<P>,
 ) {
-    // Words beside half words take twice the registers.
-    let are_words = I::stretches::<F>() == 1;
+    // Four panels, and words beside half words, leave room for fewer.
+    let most = match (P, I::stretches::<F>()) {
+        (GATED, 1) => 6,
+        (GATED, _) => 2,
+        (_, n_stretches) => I::V::SUMS / n_stretches,
+    };
     // SAFETY: forwarded contract.
     unsafe {
         let mut row = 0;
-        while are_words && P < GATED && row + 8 <= n {
+        while most == 8 && row + 8 <= n {
             add_rows::<I, F, P, 8>(xs.after::<I>(row), nth + row, scratch);
             row += 8;
         }
-        // No more rows' sums of so many panels fit the registers.
-        while are_words && P == GATED && row + 6 <= n {
+        while most == 6 && row + 6 <= n {
             add_rows::<I, F, P, 6>(xs.after::<I>(row), nth + row, scratch);
             row += 6;
         }
-        while (are_words || P < GATED) && row + 4 <= n {
+        while most >= 4 && row + 4 <= n {
             add_rows::<I, F, P, 4>(xs.after::<I>(row), nth + row, scratch);
             row += 4;
         }
@@ -373,12 +388,12 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
             let x = IntScale::read(xs.units.add(r), xs.tile_rows);
             for (p, dots) in dots[r].into_iter().enumerate() {
                 let scales = Scales {
-                    scale: V::load((&raw const (*scratch).scales[p][0]).cast()),
-                    min: V::load((&raw const (*scratch).scales[p][1]).cast()),
+                    scale: I::V::load((&raw const (*scratch).scales[p][0]).cast()),
+                    min: I::V::load((&raw const (*scratch).scales[p][1]).cast()),
                 };
                 let sum = sums.add(r * P + p).cast();
-                let dots = V::from_words(dots);
-                let sum_before = V::load(sum);
+                let dots = I::V::from_words(dots);
+                let sum_before = I::V::load(sum);
                 let sum_now = if I::ARE_CENTRED && !F::MIN {
                     scales.add_centred(dots, x, sum_before)
                 } else {
@@ -398,18 +413,20 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
 unsafe fn dots_of<I: Ints, F: Format, const P: usize, const R: usize>(
     xs: Xs,
     scratch: *const Scratch<P>,
-) -> [[__m512i; P]; R] {
+) -> [[Words<I>; P]; R] {
     let n_steps = I::steps::<F>();
+    // With VNNI, the first products may as well be added to zeros.
+    let n_apart = usize::from(I::SET != Set::Vnni);
     // SAFETY: forwarded contract.
     unsafe {
-        let mut dots = [[_mm512_setzero_si512(); P]; R];
+        let mut dots = [[I::V::splat_words(0); P]; R];
         for stretch in 0..I::stretches::<F>() {
-            let mut sums = [[_mm512_setzero_si512(); P]; R];
+            let mut sums = [[I::V::splat_words(0); P]; R];
             let first = stretch * n_steps;
-            if !I::HAVE_VNNI {
+            if n_apart > 0 {
                 add_step::<I, P, R, true>(xs, scratch, first, &mut sums);
             }
-            for step in first + usize::from(!I::HAVE_VNNI)..first + n_steps {
+            for step in first + n_apart..first + n_steps {
                 add_step::<I, P, R, false>(xs, scratch, step, &mut sums);
             }
             unroll_rows!(R, r, {
@@ -431,18 +448,18 @@ unsafe fn add_step<I: Ints, const P: usize, const R: usize, const IS_FIRST: bool
     xs: Xs,
     scratch: *const Scratch<P>,
     step: usize,
-    sums: &mut [[__m512i; P]; R],
+    sums: &mut [[Words<I>; P]; R],
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let mut codes = [_mm512_setzero_si512(); P];
+        let mut codes = [I::V::splat_words(0); P];
         for (p, codes) in codes.iter_mut().enumerate() {
-            *codes = _mm512_load_si512((&raw const (*scratch).codes[step][p]).cast());
+            *codes = I::V::load_words((&raw const (*scratch).codes[step][p]).cast());
         }
         let ints = xs.ints.add(4 * step % I::ROW_BYTES);
         unroll_rows!(R, r, {
             let x = ints.add(r * I::ROW_BYTES).cast::<i32>().read_unaligned();
-            let x = _mm512_set1_epi32(x);
+            let x = I::V::splat_words(x);
             for p in 0..P {
                 sums[r][p] = if IS_FIRST {
                     I::products(codes[p], x)

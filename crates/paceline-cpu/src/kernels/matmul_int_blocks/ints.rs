@@ -1,0 +1,349 @@
+//! How integers meet codes: as half words or as bytes, with VNNI or without.
+//!
+//! VNNI multiplies two half words, or four bytes, and adds their products to a word at once.
+//! Without it ([`pairs`](super::pairs)), half words take a product and a sum. Bytes' products are
+//! added up as half words first: in each the products of two columns, as many times as fit. Codes
+//! of four bits may meet a whole block before they become words, those of five half of one, and
+//! those of eight are met as two of four.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use super::pairs::Pairs;
+use super::sink::{Product, Sink, Sums};
+use crate::aligned::LINE;
+use crate::kernels::format::{Codes, Format};
+use crate::lanes::Lanes;
+use crate::lanes::avx512::Avx512Lanes;
+
+/// Vectors of a block's codes at most.
+pub(super) const MAX_STEPS: usize = 16;
+
+/// Which instructions a kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    Avx2,
+    Avx512,
+    Vnni,
+}
+
+/// What the machine multiplies integers with.
+pub(crate) trait Products {
+    type Words: Ints;
+    type Bytes: Ints;
+}
+
+/// AVX-512 with VNNI.
+pub(crate) struct Vnni;
+
+impl Products for Vnni {
+    type Words = VnniWords;
+    type Bytes = VnniBytes;
+}
+
+/// Vectors without it.
+pub(crate) struct Paired<V>(PhantomData<V>);
+
+impl<V: Pairs> Products for Paired<V> {
+    type Words = PairedWords<V>;
+    type Bytes = PairedBytes<V>;
+}
+
+/// Sixteen words, or twice as many half words, or four times as many bytes.
+pub(super) type Words<I> = <<I as Ints>::V as Lanes>::Words;
+
+/// How integers are kept, and meet codes. All but the constants want a machine that has the
+/// instructions of [`Self::SET`].
+#[allow(clippy::missing_safety_doc, reason = "see above")]
+pub(crate) trait Ints {
+    type V: Pairs;
+
+    const SET: Set;
+
+    /// Bytes of a row's integers in a block.
+    const ROW_BYTES: usize;
+
+    /// Whether codes without a minimum are unpacked with their centre taken off.
+    const ARE_CENTRED: bool;
+
+    /// How often sums become words in a block.
+    #[inline(always)]
+    fn stretches<F: Format>() -> usize {
+        1
+    }
+
+    /// Vectors of codes that are met before they do: columns, by how many of them a lane takes at
+    /// once.
+    #[inline(always)]
+    fn steps<F: Format>() -> usize {
+        Self::ROW_BYTES / 4
+    }
+
+    /// Unpacks a block's codes, step after step, `P` vectors apart. There is room for them.
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8);
+
+    /// The products of codes and integers.
+    unsafe fn products(codes: Words<Self>, ints: Words<Self>) -> Words<Self>;
+
+    /// The same, added to `sums`.
+    unsafe fn add_products(sums: Words<Self>, codes: Words<Self>, ints: Words<Self>)
+    -> Words<Self>;
+
+    /// The sums of the `nth` stretch as words, with those of the ones before.
+    #[inline(always)]
+    unsafe fn add_stretch<F: Format>(
+        _before: Words<Self>,
+        sums: Words<Self>,
+        _nth: usize,
+    ) -> Words<Self> {
+        sums
+    }
+
+    /// Hands sums on; see [`Sink::take`].
+    #[inline(always)]
+    unsafe fn hand_on<const P: usize>(sums: Sums<P>, product: Product, sink: Sink) {
+        // SAFETY: forwarded contract.
+        unsafe { <Self::V as Pairs>::hand_on(sums, product, sink) }
+    }
+}
+
+/// An instruction that adds products to sums.
+macro_rules! spelled_out {
+    ($name:literal, $sums:ident, $codes:ident, $ints:ident) => {{
+        let mut sums = $sums;
+        // SAFETY: register operations only.
+        unsafe {
+            asm!(
+                concat!($name, " {sums}, {codes}, {ints}"),
+                sums = inout(zmm_reg) sums,
+                codes = in(zmm_reg) $codes,
+                ints = in(zmm_reg) $ints,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        sums
+    }};
+}
+
+pub(crate) struct VnniWords;
+
+impl Ints for VnniWords {
+    type V = Avx512Lanes;
+    const SET: Set = Set::Vnni;
+    const ROW_BYTES: usize = 64;
+    const ARE_CENTRED: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe { unpack_words::<Self::V, F, P>(codes, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn products(codes: __m512i, ints: __m512i) -> __m512i {
+        // SAFETY: forwarded contract.
+        unsafe { Self::add_products(_mm512_setzero_si512(), codes, ints) }
+    }
+
+    /// Spelled out, since the compiler takes the intrinsic apart again, into a product and a sum,
+    /// to shorten chains; here the number of operations is what counts.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn add_products(sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i {
+        spelled_out!("vpdpwssd", sums, codes, ints)
+    }
+}
+
+pub(crate) struct VnniBytes;
+
+impl Ints for VnniBytes {
+    type V = Avx512Lanes;
+    const SET: Set = Set::Vnni;
+    const ROW_BYTES: usize = 32;
+    const ARE_CENTRED: bool = false;
+
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe { unpack_bytes::<Self::V, F, P>(codes, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn products(codes: __m512i, ints: __m512i) -> __m512i {
+        // SAFETY: forwarded contract.
+        unsafe { Self::add_products(_mm512_setzero_si512(), codes, ints) }
+    }
+
+    /// Spelled out, since the compiler likes to put off the last products of some sums until it
+    /// needs them, and has to keep what they are made from.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    unsafe fn add_products(sums: __m512i, codes: __m512i, ints: __m512i) -> __m512i {
+        spelled_out!("vpdpbusd", sums, codes, ints)
+    }
+}
+
+pub(crate) struct PairedWords<V>(PhantomData<V>);
+
+impl<V: Pairs> Ints for PairedWords<V> {
+    type V = V;
+    const SET: Set = V::SET;
+    const ROW_BYTES: usize = 64;
+    const ARE_CENTRED: bool = true;
+
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe { unpack_words::<V, F, P>(codes, to) }
+    }
+
+    #[inline(always)]
+    unsafe fn products(codes: V::Words, ints: V::Words) -> V::Words {
+        // SAFETY: forwarded contract.
+        unsafe { V::pairs_of_halves(codes, ints) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: V::Words, codes: V::Words, ints: V::Words) -> V::Words {
+        // SAFETY: forwarded contract.
+        unsafe { V::add_words(sums, V::pairs_of_halves(codes, ints)) }
+    }
+}
+
+pub(crate) struct PairedBytes<V>(PhantomData<V>);
+
+impl<V: Pairs> Ints for PairedBytes<V> {
+    type V = V;
+    const SET: Set = V::SET;
+    const ROW_BYTES: usize = 32;
+    const ARE_CENTRED: bool = false;
+
+    #[inline(always)]
+    fn stretches<F: Format>() -> usize {
+        if matches!(F::CODES, Codes::Nibbles) { 1 } else { 2 }
+    }
+
+    #[inline(always)]
+    fn steps<F: Format>() -> usize {
+        const { assert!(fits::<F>()) };
+        if matches!(F::CODES, Codes::Nibbles) || are_parted::<F>() { 8 } else { 4 }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            if !are_parted::<F>() {
+                return unpack_bytes::<V, F, P>(codes, to);
+            }
+            for vector in 0..F::CODE_BYTES / LINE {
+                let words = V::load_words(codes.add(vector * LINE));
+                put::<V, P>(V::halves::<0>(words, 0x0f0f), to, vector);
+                put::<V, P>(V::halves::<4>(words, 0x0f0f), to, vector + 8);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn products(codes: V::Words, ints: V::Words) -> V::Words {
+        // SAFETY: forwarded contract.
+        unsafe { V::pairs_of_bytes(codes, ints) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: V::Words, codes: V::Words, ints: V::Words) -> V::Words {
+        // SAFETY: forwarded contract.
+        unsafe { V::add_halves(sums, V::pairs_of_bytes(codes, ints)) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_stretch<F: Format>(before: V::Words, sums: V::Words, nth: usize) -> V::Words {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let worth = if nth == 1 && are_parted::<F>() { 16 } else { 1 };
+            let words = V::pairs_of_halves(sums, V::splat_halves(worth));
+            if nth == 0 { words } else { V::add_words(before, words) }
+        }
+    }
+}
+
+/// Whether bytes without VNNI meet codes as two of four bits.
+const fn are_parted<F: Format>() -> bool {
+    F::CENTRE == 128
+}
+
+/// Whether the products of a stretch fit half words: two of a code and a byte in each step.
+const fn fits<F: Format>() -> bool {
+    let (code, steps) = match (F::CODES, are_parted::<F>()) {
+        (Codes::Nibbles, _) | (_, true) => (15, 8),
+        _ => (2 * F::CENTRE as i32 - 1, 4),
+    };
+    2 * steps * code * 127 <= i16::MAX as i32
+}
+
+/// Codes as half words, with the centre taken off where there is no minimum.
+///
+/// # Safety
+/// As [`Ints::unpack`].
+#[inline(always)]
+unsafe fn unpack_words<V: Pairs, F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        for vector in 0..F::CODE_BYTES / LINE {
+            let words = V::load_words(codes.add(vector * LINE));
+            let step = 2 * vector;
+            if matches!(F::CODES, Codes::Nibbles) {
+                // The high ones belong to the second half of the columns.
+                put::<V, P>(centred::<V, F>(V::halves::<0>(words, 15)), to, step);
+                put::<V, P>(centred::<V, F>(V::halves::<8>(words, 15)), to, step + 1);
+                put::<V, P>(centred::<V, F>(V::halves::<4>(words, 15)), to, step + 8);
+                put::<V, P>(centred::<V, F>(V::halves::<12>(words, 15)), to, step + 9);
+            } else {
+                put::<V, P>(centred::<V, F>(V::halves::<0>(words, 255)), to, step);
+                put::<V, P>(centred::<V, F>(V::halves::<8>(words, 255)), to, step + 1);
+            }
+        }
+    }
+}
+
+/// Codes as bytes.
+///
+/// # Safety
+/// As [`Ints::unpack`].
+#[inline(always)]
+unsafe fn unpack_bytes<V: Pairs, F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+    // SAFETY: forwarded contract.
+    unsafe {
+        for vector in 0..F::CODE_BYTES / LINE {
+            let words = V::load_words(codes.add(vector * LINE));
+            if matches!(F::CODES, Codes::Nibbles) {
+                put::<V, P>(V::halves::<0>(words, 0x0f0f), to, vector);
+                put::<V, P>(V::halves::<4>(words, 0x0f0f), to, vector + 4);
+            } else {
+                put::<V, P>(words, to, vector);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The machine has the vectors.
+#[inline(always)]
+unsafe fn centred<V: Pairs, F: Format>(codes: V::Words) -> V::Words {
+    if F::MIN {
+        return codes;
+    }
+    // SAFETY: register operations only.
+    unsafe { V::add_halves(codes, V::splat_halves(-i16::from(F::CENTRE))) }
+}
+
+/// Stores the codes of a step.
+///
+/// # Safety
+/// `to` is where those of the panel's first step go; the machine has the vectors.
+#[inline(always)]
+unsafe fn put<V: Pairs, const P: usize>(codes: V::Words, to: *mut u8, step: usize) {
+    // SAFETY: forwarded contract.
+    unsafe { V::store_words(codes, to.add(step * P * LINE)) }
+}
