@@ -23,8 +23,12 @@ pub enum Unit {
     PlainF32,
     /// `f32` fused multiply-add on AVX2.
     Avx2F32,
+    /// Products of bytes, two by two, added up as half words on AVX2.
+    Avx2Int8,
     /// `f32` fused multiply-add on AVX-512.
     Avx512F32,
+    /// As [`Unit::Avx2Int8`].
+    Avx512Int8,
     /// Dot products of bytes on AVX-512 VNNI.
     VnniInt8,
     /// Products of tiles of bf16.
@@ -34,10 +38,12 @@ pub enum Unit {
 }
 
 impl Unit {
-    pub const ALL: [Unit; 6] = [
+    pub const ALL: [Unit; 8] = [
         Unit::PlainF32,
         Unit::Avx2F32,
+        Unit::Avx2Int8,
         Unit::Avx512F32,
+        Unit::Avx512Int8,
         Unit::VnniInt8,
         Unit::AmxBf16,
         Unit::AmxInt8,
@@ -47,8 +53,10 @@ impl Unit {
     pub fn of(isa: Isa, acts: ActDtype) -> Unit {
         match (isa, acts) {
             (Isa::Scalar, _) => Unit::PlainF32,
-            (Isa::Avx2, _) => Unit::Avx2F32,
-            (Isa::Avx512, _) | (Isa::Vnni, ActDtype::Bf16) => Unit::Avx512F32,
+            (Isa::Avx2, ActDtype::Bf16) => Unit::Avx2F32,
+            (Isa::Avx2, _) => Unit::Avx2Int8,
+            (Isa::Avx512 | Isa::Vnni, ActDtype::Bf16) => Unit::Avx512F32,
+            (Isa::Avx512, _) => Unit::Avx512Int8,
             (Isa::Vnni, _) => Unit::VnniInt8,
             (Isa::Amx, _) => Unit::AmxBf16,
         }
@@ -58,7 +66,9 @@ impl Unit {
         match self {
             Unit::PlainF32 => "plain f32",
             Unit::Avx2F32 => "AVX2 f32",
+            Unit::Avx2Int8 => "AVX2 int8",
             Unit::Avx512F32 => "AVX-512 f32",
+            Unit::Avx512Int8 => "AVX-512 int8",
             Unit::VnniInt8 => "AVX-512 VNNI int8",
             Unit::AmxBf16 => "AMX bf16",
             Unit::AmxInt8 => "AMX int8",
@@ -69,8 +79,8 @@ impl Unit {
     pub fn is_available(self) -> bool {
         let isa = match self {
             Unit::PlainF32 => Isa::Scalar,
-            Unit::Avx2F32 => Isa::Avx2,
-            Unit::Avx512F32 => Isa::Avx512,
+            Unit::Avx2F32 | Unit::Avx2Int8 => Isa::Avx2,
+            Unit::Avx512F32 | Unit::Avx512Int8 => Isa::Avx512,
             Unit::VnniInt8 => Isa::Vnni,
             Unit::AmxBf16 | Unit::AmxInt8 => Isa::Amx,
         };
@@ -82,8 +92,9 @@ impl Unit {
         match self {
             Unit::PlainF32 => 2 * CHAINS * 4,
             Unit::Avx2F32 => 2 * CHAINS * 8,
+            Unit::Avx2Int8 => 2 * CHAINS * 32,
             Unit::Avx512F32 => 2 * CHAINS * 16,
-            Unit::VnniInt8 => 2 * CHAINS * 64,
+            Unit::Avx512Int8 | Unit::VnniInt8 => 2 * CHAINS * 64,
             Unit::AmxBf16 => 2 * TILES * 16 * 16 * 32,
             Unit::AmxInt8 => 2 * TILES * 16 * 16 * 64,
         }
@@ -94,6 +105,12 @@ impl Unit {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `Meter::ops_per_s` has asked whether the machine has it.
             Unit::Avx2F32 => unsafe { x86::fma_avx2(n_rounds) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Unit::Avx2Int8 => unsafe { x86::pairs_avx2(n_rounds) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Unit::Avx512Int8 => unsafe { x86::pairs_avx512(n_rounds) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Unit::Avx512F32 => unsafe { x86::fma_avx512(n_rounds) },
@@ -257,6 +274,24 @@ mod x86 {
     pub(super) fn fma_avx512(n_rounds: usize) {
         let (factor, term) = (_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.001)));
         chains!(_mm512_set1_ps(1.0), n_rounds, |sum| _mm512_fmadd_ps(sum, factor, term));
+    }
+
+    /// What is multiplied depends on the sum, so that the product stays in the loop.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn pairs_avx2(n_rounds: usize) {
+        let right = _mm256_set1_epi8(black_box(5));
+        chains!(_mm256_setzero_si256(), n_rounds, |sum| {
+            _mm256_add_epi16(sum, _mm256_maddubs_epi16(sum, right))
+        });
+    }
+
+    /// As [`pairs_avx2`].
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) fn pairs_avx512(n_rounds: usize) {
+        let right = _mm512_set1_epi8(black_box(5));
+        chains!(_mm512_setzero_si512(), n_rounds, |sum| {
+            _mm512_add_epi16(sum, _mm512_maddubs_epi16(sum, right))
+        });
     }
 
     #[target_feature(enable = "avx512f,avx512vnni")]

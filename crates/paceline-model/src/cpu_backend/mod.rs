@@ -66,8 +66,10 @@ pub struct CpuBackend {
 pub fn drafts(isa: Isa, acts: ActDtype, most: u32) -> Drafts {
     let (base_rows, tile_rows) = match (isa, acts) {
         (Isa::Amx, ActDtype::Bf16) => (16, 16),
-        (Isa::Vnni, ActDtype::Int12 | ActDtype::Int8) => (5, 1),
         (Isa::Amx, ActDtype::Int12 | ActDtype::Int8) => (3, 1),
+        (Isa::Vnni, ActDtype::Int8) => (14, 1),
+        (Isa::Vnni, ActDtype::Int12) | (Isa::Avx512, ActDtype::Int8) => (5, 1),
+        (Isa::Avx2, ActDtype::Int8) => (4, 1),
         (Isa::Avx512, ActDtype::Int12) | (Isa::Avx2, ActDtype::Bf16) => (2, 1),
         _ => (1, 1),
     };
