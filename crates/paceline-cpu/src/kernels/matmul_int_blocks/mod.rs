@@ -196,43 +196,28 @@ unsafe fn some_panels<I: Ints, F: Format, const P: usize, const S: usize>(
     }
 }
 
-/// # Safety
-/// As [`some_panels`].
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn with_avx2<I: Ints, F: Format, const P: usize, const S: usize>(
-    parts: [Panel; P],
-    n_blocks: usize,
-    product: Product,
-    sink: Sink,
-) {
-    // SAFETY: forwarded contract.
-    unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
+/// [`all_blocks`], compiled for some instructions.
+macro_rules! doors {
+    ($($name:ident: $features:literal;)*) => {$(
+        /// # Safety
+        /// As [`some_panels`].
+        #[target_feature(enable = $features)]
+        unsafe fn $name<I: Ints, F: Format, const P: usize, const S: usize>(
+            parts: [Panel; P],
+            n_blocks: usize,
+            product: Product,
+            sink: Sink,
+        ) {
+            // SAFETY: forwarded contract.
+            unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
+        }
+    )*};
 }
 
-/// # Safety
-/// As [`some_panels`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn with_avx512<I: Ints, F: Format, const P: usize, const S: usize>(
-    parts: [Panel; P],
-    n_blocks: usize,
-    product: Product,
-    sink: Sink,
-) {
-    // SAFETY: forwarded contract.
-    unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
-}
-
-/// # Safety
-/// As [`some_panels`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn with_vnni<I: Ints, F: Format, const P: usize, const S: usize>(
-    parts: [Panel; P],
-    n_blocks: usize,
-    product: Product,
-    sink: Sink,
-) {
-    // SAFETY: forwarded contract.
-    unsafe { all_blocks::<I, F, P, S>(parts, n_blocks, product, sink) }
+doors! {
+    with_avx2: "avx2,fma,f16c";
+    with_avx512: "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c";
+    with_vnni: "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c";
 }
 
 /// # Safety
