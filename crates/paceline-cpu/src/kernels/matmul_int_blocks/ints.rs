@@ -64,7 +64,8 @@ pub(crate) trait Ints {
     /// Bytes of a row's integers in a block.
     const ROW_BYTES: usize;
 
-    /// Whether codes without a minimum are unpacked with their centre taken off.
+    /// Whether codes become half words, those without a minimum with their centre taken off;
+    /// else bytes.
     const ARE_CENTRED: bool;
 
     /// How often sums become words in a block.
@@ -81,7 +82,17 @@ pub(crate) trait Ints {
     }
 
     /// Unpacks a block's codes, step after step, `P` vectors apart. There is room for them.
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8);
+    #[inline(always)]
+    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
+        // SAFETY: forwarded contract.
+        unsafe {
+            if Self::ARE_CENTRED {
+                unpack_words::<Self::V, F, P>(codes, to);
+            } else {
+                unpack_bytes::<Self::V, F, P>(codes, to);
+            }
+        }
+    }
 
     /// The products of codes and integers.
     unsafe fn products(codes: Words<Self>, ints: Words<Self>) -> Words<Self>;
@@ -135,12 +146,6 @@ impl Ints for VnniWords {
     const ARE_CENTRED: bool = true;
 
     #[inline(always)]
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
-        // SAFETY: forwarded contract.
-        unsafe { unpack_words::<Self::V, F, P>(codes, to) }
-    }
-
-    #[inline(always)]
     unsafe fn products(codes: __m512i, ints: __m512i) -> __m512i {
         // SAFETY: forwarded contract.
         unsafe { Self::add_products(_mm512_setzero_si512(), codes, ints) }
@@ -164,12 +169,6 @@ impl Ints for VnniBytes {
     const ARE_CENTRED: bool = false;
 
     #[inline(always)]
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
-        // SAFETY: forwarded contract.
-        unsafe { unpack_bytes::<Self::V, F, P>(codes, to) }
-    }
-
-    #[inline(always)]
     unsafe fn products(codes: __m512i, ints: __m512i) -> __m512i {
         // SAFETY: forwarded contract.
         unsafe { Self::add_products(_mm512_setzero_si512(), codes, ints) }
@@ -191,12 +190,6 @@ impl<V: Pairs> Ints for PairedWords<V> {
     const SET: Set = V::SET;
     const ROW_BYTES: usize = 64;
     const ARE_CENTRED: bool = true;
-
-    #[inline(always)]
-    unsafe fn unpack<F: Format, const P: usize>(codes: *const u8, to: *mut u8) {
-        // SAFETY: forwarded contract.
-        unsafe { unpack_words::<V, F, P>(codes, to) }
-    }
 
     #[inline(always)]
     unsafe fn products(codes: V::Words, ints: V::Words) -> V::Words {
