@@ -15,6 +15,7 @@
 use crate::aligned::Aligned;
 use crate::isa::Isa;
 use crate::lanes::{Lanes, WIDTH};
+use crate::quant::TensorType;
 
 /// Elements that a matrix kernel takes at once.
 pub const ACT_BLOCK: usize = 32;
@@ -29,12 +30,12 @@ pub(crate) const TILE_ROWS: usize = 16;
 pub enum ActDtype {
     /// Weights are turned into bf16, too: the faster for many rows on matrix tiles.
     Bf16,
-    /// Integers that meet the weights' codes as they are: the faster for few rows, and for any
-    /// number without tiles. Weights that have no codes, or other scales than one for each 32
-    /// columns, keep bf16.
+    /// Integers that meet the weights' codes as they are: the most exact, and on tiles the faster
+    /// for few rows. Weights that have no codes, or other scales than one for each 32 columns, keep
+    /// bf16.
     Int12,
-    /// The same with fewer bits: faster still where there are instructions for bytes but no tiles,
-    /// and less exact.
+    /// The same with fewer bits, but for the logits: the fastest without tiles, and somewhat nearer
+    /// to float32 than engines with bytes are.
     Int8,
 }
 
@@ -49,9 +50,14 @@ impl ActDtype {
         }
     }
 
-    /// The fastest of those that are as exact as bf16, for an instruction set.
-    pub fn best_for(isa: Isa) -> ActDtype {
-        if isa == Isa::Amx { ActDtype::Bf16 } else { ActDtype::Int12 }
+    /// The fastest for an instruction set and a model whose weights are mostly of type `ty`.
+    pub fn fastest_for(isa: Isa, ty: TensorType) -> ActDtype {
+        match (isa, ty) {
+            (Isa::Amx, _) => ActDtype::Bf16,
+            // Without VNNI, codes of eight bits are met as two of four.
+            (Isa::Scalar | Isa::Avx2 | Isa::Avx512, TensorType::Q8_0) => ActDtype::Int12,
+            _ => ActDtype::Int8,
+        }
     }
 
     /// What the product rounds to that makes logits: nothing comes after it that would make up for
@@ -98,6 +104,9 @@ pub enum KeptAs {
     Words,
     /// Bytes, where eight bits are enough: `[tile of rows][block][row][32]`.
     Bytes,
+    /// The same for a single row, as half words, which are then the faster: codes lie as bytes want
+    /// them, so of every four columns the middle two change places.
+    CrossedWords,
     /// Two bytes each: what is left over of sixteenths, then the sixteenths:
     /// `[row][block][2][32]`.
     Sixteenths,
@@ -153,9 +162,13 @@ impl ActForms {
         }
     }
 
-    /// Whether a reader finds here what it needs.
-    pub(crate) fn has(self, needed: ActForms) -> bool {
-        self.or(needed) == self && needed.ints.is_none_or(|ints| self.ints == Some(ints))
+    /// How `n_rows` are kept for who reads these.
+    fn of_rows(self, n_rows: usize) -> ActForms {
+        let ints = self.ints.map(|(bits, kept_as)| match kept_as {
+            KeptAs::Bytes if n_rows == 1 => (bits, KeptAs::CrossedWords),
+            _ => (bits, kept_as),
+        });
+        ActForms { ints, ..self }
     }
 }
 
@@ -178,8 +191,8 @@ impl Acts {
         }
     }
 
-    /// Says how many rows come next, and how they will be shaped and read. Both sizes must fit what
-    /// `new` got.
+    /// Says how many rows come next, their width, and what their readers need. Both sizes must fit
+    /// what `new` got.
     pub fn shape(&mut self, n_rows: usize, n_cols: usize, forms: ActForms) {
         let padded = n_cols.next_multiple_of(ACT_BLOCK);
         assert!(
@@ -190,7 +203,7 @@ impl Acts {
         );
         self.n_rows = n_rows;
         self.n_cols = n_cols;
-        self.forms = forms;
+        self.forms = forms.of_rows(n_rows);
         self.factors[..n_rows.next_multiple_of(TILE_ROWS)].fill(1.0);
     }
 
@@ -226,6 +239,13 @@ impl Acts {
 
     pub fn forms(&self) -> ActForms {
         self.forms
+    }
+
+    /// Whether a reader finds here what it needs.
+    pub(crate) fn suit(&self, needed: ActForms) -> bool {
+        let needed = needed.of_rows(self.n_rows);
+        self.forms.or(needed) == self.forms
+            && needed.ints.is_none_or(|ints| self.forms.ints == Some(ints))
     }
 
     pub(crate) fn view(&self) -> ActView {

@@ -3,8 +3,10 @@
 //! [`Checkpoint::open`] checks once that every tensor is there with its shape; the loader that
 //! follows need not.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+
+use paceline_cpu::quant::TensorType;
 
 use crate::arch::{self, Arch, Presence, Slot};
 use crate::error::ModelError;
@@ -111,6 +113,17 @@ impl Checkpoint {
     /// The tensor of that role; `None` for those this model does without.
     pub fn tensor(&self, role: Role) -> Option<TensorView<'_>> {
         self.names.get(&role).and_then(|name| self.files.tensor(name))
+    }
+
+    /// The type of most of its layers' weights.
+    pub fn usual_type(&self) -> TensorType {
+        let mut n_weights = BTreeMap::new();
+        for (_, name) in self.names.iter().filter(|(role, _)| matches!(role, Role::Layer(..))) {
+            let tensor = self.files.tensor(name).expect("names were resolved on opening");
+            *n_weights.entry(tensor.ty).or_insert(0) += tensor.rows * tensor.cols;
+        }
+        let most = n_weights.into_iter().max_by_key(|&(_, n)| n);
+        most.map_or(TensorType::F32, |(ty, _)| ty)
     }
 
     /// To be added to every norm's weights.

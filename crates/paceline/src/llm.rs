@@ -32,8 +32,8 @@ pub struct LlmOptions {
     pub threads: Option<usize>,
     /// The best the machine has, or what `PACELINE_ISA` says.
     pub isa: Option<Isa>,
-    /// What activations are rounded to where they meet quantised weights; the best for the
-    /// instruction set ([`ActDtype::best_for`]) if `None`. Answers differ between them.
+    /// What activations are rounded to where they meet quantised weights; the fastest
+    /// ([`ActDtype::fastest_for`]) if `None`. Answers differ between them.
     pub activation_dtype: Option<ActDtype>,
     /// Sequences that may run at once.
     pub max_num_seqs: u32,
@@ -176,7 +176,8 @@ impl Llm {
         let template = ChatTemplate::of_tokenizer(&tokenizer)?;
         let n_threads = options.threads.unwrap_or_else(sizing::default_threads).max(1);
         let isa = options.isa.map_or_else(Isa::from_env, Isa::require)?;
-        let acts = options.activation_dtype.unwrap_or_else(|| ActDtype::best_for(isa));
+        let fastest = ActDtype::fastest_for(isa, checkpoint.usual_type());
+        let acts = options.activation_dtype.unwrap_or(fastest);
         let weights = Arc::new(Weights::load(checkpoint, isa, acts, n_threads)?);
         let cpu = cpu_options(&options, weights.spec(), n_threads)?;
         let backend = CpuBackend::new(Arc::clone(&weights), cpu)?;

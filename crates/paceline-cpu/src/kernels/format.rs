@@ -1,6 +1,7 @@
 //! How the weights of a panel are coded (see [`crate::packed`]): each layout's facts as constants,
 //! so that each gets its own straight loops.
 
+use crate::aligned::LINE;
 use crate::lanes::{Lanes, WIDTH};
 use crate::packed::CodedView;
 use crate::quant::TensorType;
@@ -241,6 +242,25 @@ impl Panel {
                 false => V::splat(0.0),
             };
             (scale, min)
+        }
+    }
+
+    /// Asks for the lines of a block that is read next.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn ask<V: Lanes, F: Format>(&self, block: usize) {
+        let codes = self.codes.wrapping_add(block * F::CODE_BYTES);
+        // SAFETY: a prefetch of any address does no harm.
+        unsafe {
+            for line in 0..F::CODE_BYTES / LINE {
+                V::prefetch_near(codes.wrapping_add(line * LINE));
+            }
+            V::prefetch_near(self.scales.wrapping_add(block * F::SCALE_BYTES));
+            if F::MIN {
+                V::prefetch_near(self.mins.wrapping_add(block * F::SCALE_BYTES));
+            }
         }
     }
 }

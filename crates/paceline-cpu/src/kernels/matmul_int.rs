@@ -285,6 +285,25 @@ pub(crate) unsafe fn put_block<V: Lanes>(
             let to = acts.int_words(row, block);
             low.store_i16(to);
             high.store_i16(to.add(WIDTH));
+            if matches!(acts.forms.ints, Some((_, KeptAs::CrossedWords))) {
+                cross(to);
+            }
+        }
+    }
+}
+
+/// Lets the middle two of every four of a block's half words change places.
+///
+/// # Safety
+/// They may be read and written.
+#[inline(always)]
+unsafe fn cross(words: *mut i16) {
+    for four in 0..ACT_BLOCK / 4 {
+        // SAFETY: the caller vouches for the block.
+        unsafe {
+            let four = words.add(4 * four).cast::<[i16; 4]>();
+            let [a, b, c, d] = four.read_unaligned();
+            four.write_unaligned([a, c, b, d]);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Cpu {
         }
         let n_rows = acts.n_rows();
         assert_eq!(n_rows, out.n_rows(), "activations and results have other rows");
-        assert!(acts.forms().has(weights[0].act_forms()), "activations lack the weight's form");
+        assert!(acts.suit(weights[0].act_forms()), "activations lack the weight's form");
         let to = GateSink { acts: out.view_mut(), gelu: kind == Gate::GeluTanh };
         let view = acts.view();
         let n_panels = weights[0].n_panels();
@@ -109,7 +109,7 @@ impl Cpu {
                 match kept {
                     KeptAs::Bytes => whole_blocks,
                     KeptAs::Words => whole_blocks.filter(|_| !are_few),
-                    KeptAs::Sixteenths => None,
+                    KeptAs::CrossedWords | KeptAs::Sixteenths => None,
                 }
             }
             _ => None,
@@ -123,7 +123,7 @@ impl Cpu {
             let forms = job.weight.act_forms();
             assert!(job.weight.suits(self.isa), "weight packed for another instruction set");
             assert_eq!(job.weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
-            assert!(acts.forms().has(forms), "activations lack the weight's form");
+            assert!(acts.suit(forms), "activations lack the weight's form");
             let stride = job.weight.n_rows();
             assert!(job.out.len() >= n_rows * stride, "output too small");
             n_panels += job.weight.n_panels();

@@ -77,7 +77,7 @@ impl Cpu {
         let ActForms { tiles, ints, .. } = acts.forms();
         let unit = match ints {
             _ if tiles => TILE_ROWS,
-            Some((_, KeptAs::Words | KeptAs::Bytes)) => unit,
+            Some((_, KeptAs::Words | KeptAs::Bytes | KeptAs::CrossedWords)) => unit,
             _ => 1,
         };
         self.split(n_rows.div_ceil(unit), unit * acts.n_cols(), &|_, units| {

@@ -116,7 +116,7 @@ impl Cpu {
         }
         assert!(weight.suits(self.isa), "weight packed for another instruction set");
         assert_eq!(weight.n_cols(), acts.n_cols(), "weight and activation widths differ");
-        assert!(acts.forms().has(weight.act_forms()), "activations lack the weight's form");
+        assert!(acts.suit(weight.act_forms()), "activations lack the weight's form");
         self.tops.fill([Top::NONE; ROWS]);
         match weight.lengths() {
             Some(lengths) => self.settle_tops(acts, w, lengths, tops),

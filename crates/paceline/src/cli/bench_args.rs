@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum, value_parser};
 use paceline::{ActDtype, Isa, Llm, LlmOptions};
+use paceline_cpu::quant::TensorType;
 use paceline_model::pull::Source;
 
 #[cfg(feature = "serve")]
@@ -140,7 +141,7 @@ pub(crate) struct BenchModelArgs {
     isa: Option<Isa>,
 
     /// What activations are rounded to where they meet quantised weights; auto is bf16 with AMX,
-    /// int12 without
+    /// int8 without (int12 for Q8_0 if there is no VNNI either)
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Auto)]
     activation_dtype: ActivationDtype,
 
@@ -378,7 +379,7 @@ pub(crate) struct KernelsArgs {
     pub(crate) isa: Option<Isa>,
 
     /// What activations are rounded to where they meet quantised weights; auto is bf16 with AMX,
-    /// int12 without
+    /// int8 without (int12 for Q8_0 if there is no VNNI either)
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Auto)]
     pub(crate) activation_dtype: ActivationDtype,
 
@@ -397,7 +398,8 @@ pub(crate) struct KernelsArgs {
 }
 
 impl KernelsArgs {
-    pub(crate) fn act_dtype(&self, isa: Isa) -> ActDtype {
-        self.activation_dtype.chosen().unwrap_or_else(|| ActDtype::best_for(isa))
+    /// For weights of type `ty`.
+    pub(crate) fn act_dtype(&self, isa: Isa, ty: TensorType) -> ActDtype {
+        self.activation_dtype.chosen().unwrap_or_else(|| ActDtype::fastest_for(isa, ty))
     }
 }

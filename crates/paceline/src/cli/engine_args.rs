@@ -153,9 +153,9 @@ pub(crate) struct EngineArgs {
     num_speculative_tokens: u32,
 
     /// What activations are rounded to where they meet quantised weights. With AMX, auto is bf16,
-    /// and int12 is faster for up to 4 sequences at once. Without, auto is int12; int8 is faster
-    /// still on AVX-512 VNNI, and less exact. Answers differ between them, and never with what runs
-    /// beside them
+    /// and int12 is faster for up to 4 sequences at once. Without, auto is int8 (int12 for Q8_0 if
+    /// there is no VNNI either), and int12 is more exact and slower from 4 sequences on. Answers
+    /// differ between them, and never with what runs beside them
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = ActivationDtype::Auto)]
     activation_dtype: ActivationDtype,
 

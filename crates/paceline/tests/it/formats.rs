@@ -1,10 +1,13 @@
-//! One model in two formats answers the same, to the bit.
+//! What files hold is read as it is meant: one model in two formats answers the same, to the bit.
 
 use std::path::Path;
 
 use paceline::{GenerateParams, Llm, LlmOptions, Prompt};
 use paceline_cpu::quant::TensorType;
+use paceline_model::Checkpoint;
 use paceline_model::synth::{SynthSpec, write_gguf, write_hf};
+
+use crate::harness::testdata;
 
 fn answers(path: &Path) -> Vec<(Vec<u32>, Vec<u32>)> {
     let options = LlmOptions { num_kv_blocks: Some(64), threads: Some(1), ..LlmOptions::default() };
@@ -35,4 +38,16 @@ fn gguf_and_safetensors_answer_alike() {
             assert_eq!(answers(&hf), expected, "{arch} {ty}");
         }
     }
+}
+
+/// What activations are rounded to by default goes by it.
+#[test]
+fn the_usual_type_of_weights_is_that_of_most() {
+    let usual = |path: &str| Checkpoint::open(&testdata(path)).unwrap().usual_type();
+    assert_eq!(usual("models/smollm2-draft-16m.Q8_0.gguf"), TensorType::Q8_0);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.gguf");
+    // Vectors are floats in every file, and embeddings are no layer's.
+    write_gguf(&SynthSpec { ty: TensorType::Q4_1, ..SynthSpec::tiny("llama") }, &path).unwrap();
+    assert_eq!(Checkpoint::open(&path).unwrap().usual_type(), TensorType::Q4_1);
 }

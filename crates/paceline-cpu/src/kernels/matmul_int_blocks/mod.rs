@@ -248,6 +248,12 @@ unsafe fn all_blocks<I: Ints, F: Format, const P: usize, const S: usize>(
                 ahead[p * S / P].ask::<I::V, F>();
                 unpack::<I, F, P>(parts, block, p, scratch);
             }
+            if I::SET == Set::Vnni {
+                // Others take so long over their rows that it makes no difference.
+                for parts in parts {
+                    parts.ask::<I::V, F>(block + 1);
+                }
+            }
             for first in rows.clone().step_by(acts.tile_rows) {
                 let xs = Xs::new::<I>(acts, first, block);
                 let n = acts.tile_rows.min(rows.end - first);

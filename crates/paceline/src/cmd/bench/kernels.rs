@@ -40,7 +40,7 @@ pub(crate) fn run(args: &KernelsArgs, console: &Console) -> Result<Outcome> {
     let mut cases = ops::matmuls(&mut cpu, args, &types(args)?)?;
     cases.extend(ops::others(&mut cpu, args));
     let mut ceilings = Ceilings::new(
-        (isa, args.act_dtype(isa)),
+        (isa, args.act_dtype(isa, ops::USUAL_TYPE)),
         n_threads,
         cases.iter().map(|case| case.set_bytes),
     )?;

@@ -16,6 +16,8 @@ use paceline_cpu::{
 use super::ceiling::Work;
 use crate::cli::{KernelsArgs, UsageError};
 
+/// What most quantised models are of, as far as activations have to do with it.
+pub(super) const USUAL_TYPE: TensorType = TensorType::Q4_0;
 /// Attention's shape: that of small models.
 pub(super) const HEAD_DIM: usize = 64;
 const N_HEADS: usize = 32;
@@ -56,7 +58,7 @@ pub(super) fn matmuls(
     let mut cases = Vec::new();
     for &ty in types {
         let (outputs, inputs) = (args.outputs as usize, args.inputs as usize);
-        let kernels = (cpu.isa(), args.act_dtype(cpu.isa()));
+        let kernels = (cpu.isa(), args.act_dtype(cpu.isa(), ty));
         let matrices = matrices(kernels, ty, outputs, inputs, args.working_set.0)?;
         for &n_rows in &args.rows {
             cases.push(matmul(cpu, Rc::clone(&matrices), n_rows as usize));
@@ -113,8 +115,7 @@ fn matmul(cpu: &mut Cpu, matrices: Rc<[PackedMatrix]>, n_rows: usize) -> Case {
 pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
     let rows = args.rows.iter().map(|&n| n as usize);
     let width = args.inputs as usize;
-    // What quantised weights read, as most models have them.
-    let forms = forms((cpu.isa(), args.act_dtype(cpu.isa())), width);
+    let forms = forms((cpu.isa(), args.act_dtype(cpu.isa(), USUAL_TYPE)), width);
     let mut cases = Vec::new();
     for dtype in KvDtype::ALL {
         cases.extend(rows.clone().map(|n| decode_attention(cpu, dtype, n)));
@@ -127,7 +128,7 @@ pub(super) fn others(cpu: &mut Cpu, args: &KernelsArgs) -> Vec<Case> {
 }
 
 fn forms(kernels: (Isa, ActDtype), width: usize) -> ActForms {
-    let ty = if width.is_multiple_of(32) { TensorType::Q4_0 } else { TensorType::F32 };
+    let ty = if width.is_multiple_of(32) { USUAL_TYPE } else { TensorType::F32 };
     let matrices = matrices(kernels, ty, 16, width, 0);
     matrices.map_or_else(|_| ActForms::default(), |matrices| matrices[0].act_forms())
 }
