@@ -248,8 +248,8 @@ unsafe fn all_blocks<I: Ints, F: Format, const P: usize, const S: usize>(
                 ahead[p * S / P].ask::<I::V, F>();
                 unpack::<I, F, P>(parts, block, p, scratch);
             }
-            if I::SET == Set::Vnni {
-                // Others take so long over their rows that it makes no difference.
+            // Where rows take longer, the processor looks ahead itself.
+            if I::SET == Set::Vnni && rows.len() <= ROWS / 2 {
                 for parts in parts {
                     parts.ask::<I::V, F>(block + 1);
                 }
