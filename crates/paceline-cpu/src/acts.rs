@@ -34,8 +34,7 @@ pub enum ActDtype {
     /// for few rows. Weights that have no codes, or other scales than one for each 32 columns, keep
     /// bf16.
     Int12,
-    /// The same with fewer bits, but for the logits: the fastest without tiles, and somewhat nearer
-    /// to float32 than engines with bytes are.
+    /// The same with fewer bits, but for the logits: the fastest without tiles, and the least exact.
     Int8,
 }
 
@@ -160,6 +159,11 @@ impl ActForms {
             tiles: self.tiles || other.tiles,
             ints: self.ints.or(other.ints),
         }
+    }
+
+    /// Whether there are integers, each by itself.
+    pub(crate) fn has_whole_ints(self) -> bool {
+        self.ints.is_some_and(|(_, kept_as)| kept_as != KeptAs::Sixteenths)
     }
 
     /// How `n_rows` are kept for who reads these.

@@ -212,7 +212,7 @@ macro_rules! entries {
             $(#[target_feature(enable = $features)])?
             unsafe fn put_acts(x: *const f32, acts: ActViewMut, rows: Range<usize>) {
                 unsafe {
-                    if acts.forms.ints.is_some_and(|(_, kept_as)| kept_as != KeptAs::Sixteenths) {
+                    if acts.forms.has_whole_ints() {
                         <$to_acts>::put_ints(x, acts, rows.clone());
                     }
                     $put(x, acts, rows)

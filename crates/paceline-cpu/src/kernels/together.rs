@@ -40,9 +40,8 @@ impl RowsToActs for Together {
 
     #[inline(always)]
     unsafe fn norm_ints(norm: Norm, x: *const f32, acts: ActViewMut, rows: Range<usize>) -> bool {
-        let ActForms { exact, floats, tiles, ints } = acts.forms;
-        let are_words_or_bytes = matches!(ints, Some((_, KeptAs::Words | KeptAs::Bytes)));
-        if exact || floats || tiles || !are_words_or_bytes || rows.len() < FEW {
+        let ActForms { exact, floats, tiles, .. } = acts.forms;
+        if exact || floats || tiles || !acts.forms.has_whole_ints() || rows.len() < FEW {
             return false;
         }
         for part in parts_of_tiles(rows.clone(), acts.tile_rows) {

@@ -1,6 +1,6 @@
 //! Ops that treat rows one by one.
 
-use crate::acts::{ActForms, Acts, KeptAs, TILE_ROWS};
+use crate::acts::{Acts, TILE_ROWS};
 use crate::kernels::rows::Norm;
 use crate::ops::{Cpu, Shared};
 
@@ -74,11 +74,13 @@ impl Cpu {
         acts: &Acts,
         f: &(dyn Fn(std::ops::Range<usize>) + Sync),
     ) {
-        let ActForms { tiles, ints, .. } = acts.forms();
-        let unit = match ints {
-            _ if tiles => TILE_ROWS,
-            Some((_, KeptAs::Words | KeptAs::Bytes | KeptAs::CrossedWords)) => unit,
-            _ => 1,
+        let forms = acts.forms();
+        let unit = if forms.tiles {
+            TILE_ROWS
+        } else if forms.has_whole_ints() {
+            unit
+        } else {
+            1
         };
         self.split(n_rows.div_ceil(unit), unit * acts.n_cols(), &|_, units| {
             f(units.start * unit..n_rows.min(units.end * unit));

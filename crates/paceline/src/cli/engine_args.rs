@@ -55,7 +55,7 @@ pub(crate) struct MemoryArgs {
     num_kv_blocks: Option<u32>,
 
     /// What keys and values are kept as; auto is bf16, int8 halves their memory for a small cost in
-    /// quality
+    /// quality, which adds to that of activations in int8
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvCacheDtype::Auto)]
     kv_cache_dtype: KvCacheDtype,
 
