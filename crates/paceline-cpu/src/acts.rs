@@ -34,7 +34,7 @@ pub enum ActDtype {
     /// for few rows. Weights that have no codes, or other scales than one for each 32 columns, keep
     /// bf16.
     Int12,
-    /// The same with fewer bits, but for the logits: the fastest without tiles, and the least exact.
+    /// The same with fewer bits, but for the logits: the fastest without tiles, the least exact.
     Int8,
 }
 
