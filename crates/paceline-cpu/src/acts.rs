@@ -34,7 +34,8 @@ pub enum ActDtype {
     /// for few rows. Weights that have no codes, or other scales than one for each 32 columns, keep
     /// bf16.
     Int12,
-    /// The same with fewer bits, but for the logits: the fastest without tiles, the least exact.
+    /// The same with fewer bits, but for the last products: the fastest without tiles, the least
+    /// exact.
     Int8,
 }
 
@@ -59,9 +60,9 @@ impl ActDtype {
         }
     }
 
-    /// What the product rounds to that makes logits: nothing comes after it that would make up for
-    /// what rounding changes.
-    pub fn of_logits(self) -> ActDtype {
+    /// What the last products round to, of the last layer's feed-forward and of the logits: little
+    /// or nothing comes after them that would make up for what rounding changes.
+    pub fn of_last_products(self) -> ActDtype {
         match self {
             ActDtype::Int8 => ActDtype::Int12,
             other => other,

@@ -71,8 +71,7 @@ impl Weights {
         })?;
         let head_role =
             if checkpoint.tensor(Role::Output).is_some() { Role::Output } else { Role::TokenEmbed };
-        let head = Loader { acts: acts.of_logits(), ..loader };
-        let head = head.matrix(head_role, |row| row)?.with_lengths(isa);
+        let head = loader.of_last_products().matrix(head_role, |row| row)?.with_lengths(isa);
         let output_norm = loader.norm(Role::OutputNorm)?;
         let layers = layers.into_iter().flatten().collect();
         Ok(Weights { layers, output_norm, head, isa, acts, checkpoint })
@@ -103,10 +102,10 @@ impl Weights {
         self.layers.iter().map(layer).sum::<usize>() + self.head.n_bytes()
     }
 
-    /// How the matrices of each type in the file are multiplied; where the logits' has the type of
-    /// layers' and another kernel, theirs.
+    /// How the matrices of each type in the file are multiplied; where the last products have
+    /// another kernel than those of the same type before them, the others'.
     pub fn kernels(&self) -> BTreeMap<TensorType, &'static str> {
-        let layers = self.layers.iter().flat_map(LayerWeights::matrices);
+        let layers = self.layers.iter().rev().flat_map(|layer| layer.matrices().into_iter().rev());
         [&self.head].into_iter().chain(layers).map(|m| (m.tensor_type(), m.kernel())).collect()
     }
 
@@ -137,11 +136,19 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
+    /// The same for the last layer's feed-forward and the logits.
+    fn of_last_products(self) -> Self {
+        Self { acts: self.acts.of_last_products(), ..self }
+    }
+
     fn layer(self, index: usize) -> Result<LayerWeights, ModelError> {
         use LayerRole::*;
         let role = |layer_role| Role::Layer(index, layer_role);
         let plain = |layer_role| self.matrix(role(layer_role), |row| row);
         let rotated = |layer_role| self.matrix(role(layer_role), |row| self.source_row(row));
+        let is_last = index + 1 == self.spec.n_layers;
+        let late = if is_last { self.of_last_products() } else { self };
+        let feed_forward = |layer_role| late.matrix(role(layer_role), |row| row);
         Ok(LayerWeights {
             attn_norm: self.norm(role(AttnNorm))?,
             qkv: [rotated(Q)?, rotated(K)?, plain(V)?],
@@ -158,9 +165,9 @@ impl Loader<'_> {
             o_bias: self.vector(role(OBias))?,
             post_attn_norm: self.norm(role(PostAttnNorm))?,
             ffn_norm: self.norm(role(FfnNorm))?,
-            gate: plain(Gate)?,
-            up: plain(Up)?,
-            down: plain(Down)?,
+            gate: feed_forward(Gate)?,
+            up: feed_forward(Up)?,
+            down: feed_forward(Down)?,
             post_ffn_norm: self.norm(role(PostFfnNorm))?,
         })
     }
