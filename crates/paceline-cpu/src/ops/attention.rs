@@ -202,6 +202,7 @@ impl Cpu {
         let (kernel, tasks) = (self.kernels.attend.of(kv.dtype), &self.tasks);
         let scratch = Shared(self.attention.as_mut_ptr());
         let (next, n_threads) = (AtomicUsize::new(0), self.n_threads());
+        let n_here = self.pool.n_here();
         let expected = std::mem::take(&mut self.expected);
         self.pool.share(&|thread| {
             // SAFETY: one scratch per thread.
@@ -211,7 +212,7 @@ impl Cpu {
                 let Some(task) = tasks.get(index) else {
                     return expected.share_of(thread, n_threads);
                 };
-                let coming = tasks.get(index + n_threads);
+                let coming = tasks.get(index + n_here);
                 // SAFETY: `plan` checked rows and tables against the slices above; each task
                 // writes its own rows and heads.
                 unsafe { kernel(&shared, task, coming, args.tables.as_ptr(), scratch) };

@@ -26,6 +26,7 @@ use expected::Expected;
 use crate::isa::Isa;
 use crate::kernels::attention::{AttentionScratch, AttentionTask};
 use crate::pool::Pool;
+pub use crate::pool::{Door, Welcome};
 use crate::table::Kernels;
 
 /// Elements below which waking the other threads costs more than it gives.
@@ -56,8 +57,17 @@ impl Cpu {
     /// Starts the threads; an error if the machine lacks `isa` or threads. `max_head_dim` is the
     /// largest head size that attention will see.
     pub fn new(isa: Isa, n_threads: usize, max_head_dim: usize) -> std::io::Result<Cpu> {
+        Cpu::of_pool(isa, Pool::new(n_threads)?, max_head_dim)
+    }
+
+    /// The same without threads but the caller's, and with room for up to `n_guests` others that
+    /// come through its [`door`](Self::door).
+    pub fn for_guests(isa: Isa, n_guests: usize, max_head_dim: usize) -> std::io::Result<Cpu> {
+        Cpu::of_pool(isa, Pool::for_guests(n_guests), max_head_dim)
+    }
+
+    fn of_pool(isa: Isa, pool: Pool, max_head_dim: usize) -> std::io::Result<Cpu> {
         let isa = isa.require().map_err(std::io::Error::other)?;
-        let pool = Pool::new(n_threads)?;
         let n_threads = pool.n_threads();
         let attention = (0..n_threads).map(|_| AttentionScratch::new(max_head_dim)).collect();
         let taken = (0..n_threads).map(|_| Taken::default()).collect();
@@ -78,8 +88,19 @@ impl Cpu {
         self.isa
     }
 
+    /// Threads, those for whom there is room included.
     pub fn n_threads(&self) -> usize {
         self.pool.n_threads()
+    }
+
+    /// Where others come in to help.
+    pub fn door(&self) -> Door {
+        self.pool.door()
+    }
+
+    /// Lets them, until the result is dropped.
+    pub fn welcome(&self) -> Welcome {
+        self.pool.welcome()
     }
 
     /// Largest element; elements must be numbers.
@@ -121,13 +142,20 @@ impl Cpu {
         });
     }
 
-    /// Calls `f` for each item, each on one of the threads: for work that is long enough.
-    pub fn for_each<T: Send>(&mut self, items: &mut [T], f: impl Fn(&mut T) + Sync) {
+    /// Calls `f` for each item, each on one of the threads, for work that is long enough; then
+    /// `then` on each thread that finds none left.
+    pub fn for_each<T: Send>(
+        &mut self,
+        items: &mut [T],
+        f: impl Fn(&mut T) + Sync,
+        then: impl Fn() + Sync,
+    ) {
         let base = Shared(items.as_mut_ptr());
-        self.split(items.len(), ALONE_BELOW, &|_, range| {
+        let f = |_, range: Range<usize>, _| {
             // SAFETY: items are within the slice, and each is in one range.
             range.for_each(|item| f(unsafe { &mut *base.at(item) }));
-        });
+        };
+        self.split_and_then(items.len(), ALONE_BELOW, &f, &then);
     }
 
     /// Calls `f(row, its slice, its result, the thread's state)` for each row of `rows`. `states`
@@ -176,9 +204,21 @@ impl Cpu {
         cost: usize,
         f: &(dyn Fn(usize, Range<usize>, usize) + Sync),
     ) {
+        self.split_and_then(n, cost, f, &|| ());
+    }
+
+    /// The same, and then `then` on each thread that finds no more.
+    fn split_and_then(
+        &mut self,
+        n: usize,
+        cost: usize,
+        f: &(dyn Fn(usize, Range<usize>, usize) + Sync),
+        then: &(dyn Fn() + Sync),
+    ) {
         let n_threads = self.pool.n_threads();
-        if n * cost < ALONE_BELOW || n == 1 || n_threads == 1 {
-            return f(0, 0..n, n);
+        if n * cost < ALONE_BELOW || n == 1 || self.pool.n_here() == 1 {
+            f(0, 0..n, n);
+            return then();
         }
         let share =
             |of: usize| first_of_share(n, of, n_threads)..first_of_share(n, of + 1, n_threads);
@@ -194,6 +234,7 @@ impl Cpu {
                     f(thread, range.clone(), range.end);
                 }
             }
+            then();
             expected.share_of(thread, n_threads)
         });
     }

@@ -4,8 +4,12 @@
 //! the next job wakes them. The caller is thread 0. No queue: a job shares its work out itself, so
 //! that any of the threads can do all of it. Those who come late find it closed and wait for the
 //! next; nobody waits for them, only for those who have begun a part.
+//!
+//! A pool may have room for guests instead: threads that come when they have nothing else to do
+//! ([`guests`]).
 
 mod attendance;
+mod guests;
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,6 +19,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use attendance::Attendance;
+use guests::Guests;
+pub use guests::{Door, Welcome};
 
 use crate::aligned::LINE;
 
@@ -79,6 +85,7 @@ struct Shared {
     workers: Box<[OwnLine<Worker>]>,
     /// Workers that sleep and wait for a job, or are about to.
     n_asleep: OwnLine<AtomicUsize>,
+    guests: OwnLine<Guests>,
     sleep: Mutex<()>,
     wake: Condvar,
     panicked: AtomicBool,
@@ -102,6 +109,8 @@ struct Worker {
     done: AtomicU64,
     /// Whether it is left out.
     is_out: AtomicBool,
+    /// Whether a guest has this place.
+    is_taken: AtomicBool,
 }
 
 /// On cache lines of its own: a line goes from core to core in a tenth of a microsecond, each time
@@ -132,18 +141,8 @@ impl Pool {
     /// A pool of `n_threads`, the caller's own included.
     pub(crate) fn new(n_threads: usize) -> std::io::Result<Pool> {
         let n_workers = n_threads.max(1) - 1;
-        let shared = Arc::new(Shared {
-            start: OwnLine(Start { epoch: AtomicU64::new(0), job: UnsafeCell::new(None) }),
-            workers: (0..n_workers).map(|_| OwnLine(Worker::default())).collect(),
-            n_asleep: OwnLine(AtomicUsize::new(0)),
-            sleep: Mutex::new(()),
-            wake: Condvar::new(),
-            panicked: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-        });
-        let attendance = vec![Attendance::new(Instant::now()); n_workers];
         // Built first, so that its drop ends the threads already started if a later one fails.
-        let mut pool = Pool { shared, workers: Vec::new(), attendance };
+        let mut pool = Pool::empty(n_workers);
         for thread in 1..=n_workers {
             let shared = Arc::clone(&pool.shared);
             let name = format!("paceline-cpu-{thread}");
@@ -155,15 +154,39 @@ impl Pool {
         Ok(pool)
     }
 
+    /// The caller's own thread, and places for others.
+    fn empty(n_workers: usize) -> Pool {
+        let shared = Arc::new(Shared {
+            start: OwnLine(Start { epoch: AtomicU64::new(0), job: UnsafeCell::new(None) }),
+            workers: (0..n_workers).map(|_| OwnLine(Worker::default())).collect(),
+            n_asleep: OwnLine(AtomicUsize::new(0)),
+            guests: OwnLine(Guests::default()),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        let attendance = vec![Attendance::new(Instant::now()); n_workers];
+        Pool { shared, workers: Vec::new(), attendance }
+    }
+
+    /// Threads at most; jobs are called with numbers below.
     pub(crate) fn n_threads(&self) -> usize {
-        self.workers.len() + 1
+        self.shared.workers.len() + 1
+    }
+
+    /// Threads that are there to share a job now.
+    pub(crate) fn n_here(&self) -> usize {
+        1 + self.workers.len() + self.shared.guests.0.n_here()
     }
 
     /// Runs `job(thread)` on every thread and returns when all are done.
     ///
     /// # Panics
-    /// If the job panics on any thread. Takes `&mut self`: jobs do not nest.
+    /// If the job panics on any thread, or the pool is one for guests. Takes `&mut self`: jobs do
+    /// not nest.
     pub(crate) fn run_on_all(&mut self, job: &(dyn Fn(usize) + Sync)) {
+        assert_eq!(self.workers.len() + 1, self.n_threads(), "guests are not always there");
         self.end_rests(|_| true, Instant::now());
         let job = |thread| {
             job(thread);
@@ -187,7 +210,7 @@ impl Pool {
     }
 
     fn run(&mut self, job: &(dyn Fn(usize) -> Coming + Sync), needs: Needs) {
-        if self.attendance.iter().all(Attendance::is_out) {
+        if self.n_here() == 1 || self.attendance.iter().all(Attendance::is_out) {
             job(0);
             return;
         }
@@ -235,7 +258,7 @@ impl Pool {
             let now = Instant::now();
             // It may have more to do than the others, but not by that much.
             if now - stalled > stalled - begin {
-                attendance.note_stall(stalled, now, self.workers.len() as u32);
+                attendance.note_stall(stalled, now, self.shared.workers.len() as u32);
                 worker.0.is_out.store(attendance.is_out(), Ordering::Relaxed);
             }
         }
@@ -294,6 +317,13 @@ impl Shared {
         epoch
     }
 
+    /// The job that is open, unless it is that one.
+    fn job_after(&self, seen: u64) -> Option<u64> {
+        let epoch = self.start.0.epoch.load(Ordering::SeqCst);
+        let is_new = epoch != seen && !epoch.is_multiple_of(2);
+        is_new.then_some(epoch)
+    }
+
     /// Lets nobody join any more. A worker says that it is in before it looks whether the job is
     /// still open, and here it is closed before anyone looks who is in.
     fn close(&self) {
@@ -347,32 +377,34 @@ fn work(shared: &Shared, thread: usize) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        if !shared.join(worker, seen) {
-            continue;
-        }
-        // SAFETY: the job was stored before the epoch we saw and stays while we are in.
-        let done = catch_unwind(AssertUnwindSafe(|| unsafe {
-            (*shared.start.0.job.get()).map(|job| (*job)(thread))
-        }));
-        if done.is_err() {
-            shared.panicked.store(true, Ordering::Relaxed);
-        }
-        worker.done.store(seen, Ordering::Release);
-        worker.is_in.store(false, Ordering::Release);
-        if let Ok(Some(coming)) = done {
-            let has_begun = || shared.start.0.epoch.load(Ordering::Relaxed) > seen + 1;
-            coming.ask(Coming::ALL, has_begun);
-        }
+        take_part(shared, thread, seen);
+    }
+}
+
+/// Does a part of the job, unless it is closed by now, and asks for what comes after it.
+fn take_part(shared: &Shared, thread: usize, epoch: u64) {
+    let worker = &shared.workers[thread - 1].0;
+    if !shared.join(worker, epoch) {
+        return;
+    }
+    // SAFETY: the job was stored before the epoch we saw and stays while we are in.
+    let done = catch_unwind(AssertUnwindSafe(|| unsafe {
+        (*shared.start.0.job.get()).map(|job| (*job)(thread))
+    }));
+    if done.is_err() {
+        shared.panicked.store(true, Ordering::Relaxed);
+    }
+    worker.done.store(epoch, Ordering::Release);
+    worker.is_in.store(false, Ordering::Release);
+    if let Ok(Some(coming)) = done {
+        let has_begun = || shared.start.0.epoch.load(Ordering::Relaxed) > epoch + 1;
+        coming.ask(Coming::ALL, has_begun);
     }
 }
 
 /// Waits for an open job after `seen`, or the end: spins, then yields, then sleeps.
 fn next_job(shared: &Shared, worker: &Worker, seen: u64) -> u64 {
-    let next = || {
-        let epoch = shared.start.0.epoch.load(Ordering::SeqCst);
-        let is_new = epoch != seen && !epoch.is_multiple_of(2);
-        is_new.then_some(epoch)
-    };
+    let next = || shared.job_after(seen);
     let is_out = || worker.is_out.load(Ordering::Relaxed) && !shared.stop.load(Ordering::SeqCst);
     for spin in 0..SPINS_BEFORE_SLEEP {
         if is_out() {

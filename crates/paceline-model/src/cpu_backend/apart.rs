@@ -3,17 +3,19 @@
 //! A step has some 270 ops, and after each the threads wait for the slowest and read what others
 //! have written. Rows of different sequences have nothing to do with each other, so where there are
 //! rows enough for every thread to use the weights well, threads meet at the end of the step only.
+//! Who is done before others helps them: parts that cost the same take longer on a core that other
+//! programs use, too.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use paceline_cpu::KV_BLOCK;
-use paceline_cpu::ops::KvLayer;
+use paceline_cpu::ops::{Door, KvLayer};
 use paceline_engine::backend::Sampled;
 use paceline_engine::batch::{Batch, BatchSeq, SampleRow};
 
 use super::CpuOptions;
-use super::team::Team;
+use super::team::{Team, Threads};
 use crate::error::ModelError;
 use crate::weights::Weights;
 
@@ -21,6 +23,8 @@ use crate::weights::Weights;
 #[derive(Debug)]
 pub(super) struct Apart {
     parts: Vec<Part>,
+    /// Where each part's helpers come in.
+    doors: Vec<Door>,
     rows_apart: usize,
     /// Rows a part has room for.
     max_rows: usize,
@@ -48,6 +52,9 @@ struct Part {
     places: Vec<usize>,
 }
 
+/// Threads that may help with a part.
+const MOST_HELPERS: usize = 3;
+
 /// By how much of its share a part may cost more than that: else the others would wait for longer
 /// than they do in each op.
 const MOST_ABOVE_SHARE: usize = 16;
@@ -66,9 +73,11 @@ impl Apart {
         let n_parts = if is_useful { n_threads } else { 0 };
         // Half as many again: rows that look at little are cheaper than others.
         let part_rows = (max_rows * 3).div_ceil(n_threads.max(1) * 2);
-        let parts =
-            (0..n_parts).map(|_| Part::new(weights, kv, part_rows)).collect::<Result<_, _>>()?;
+        let n_helpers = MOST_HELPERS.min(n_threads.saturating_sub(1));
+        let part = |_| Part::new(weights, kv, n_helpers, part_rows);
+        let parts: Vec<Part> = (0..n_parts).map(part).collect::<Result<_, _>>()?;
         Ok(Apart {
+            doors: parts.iter().map(|part| part.team.cpu.door()).collect(),
             parts,
             rows_apart,
             max_rows: part_rows,
@@ -90,7 +99,8 @@ impl Apart {
         }
         let is_fit = self.deal(batch) && self.are_disjoint(batch);
         if is_fit {
-            all.cpu.for_each(&mut self.parts, Part::step);
+            let help = || self.doors.iter().for_each(Door::help);
+            all.cpu.for_each(&mut self.parts, Part::step, help);
             all.results.clear();
             all.results.resize(batch.samples.len(), Sampled::default());
         }
@@ -176,7 +186,12 @@ fn cost(seq: &BatchSeq) -> usize {
 }
 
 impl Part {
-    fn new(weights: &Arc<Weights>, kv: &[KvLayer], max_rows: usize) -> Result<Part, ModelError> {
+    fn new(
+        weights: &Arc<Weights>,
+        kv: &[KvLayer],
+        n_helpers: usize,
+        max_rows: usize,
+    ) -> Result<Part, ModelError> {
         // SAFETY: parts run only at once, while nobody else does, and only if they are disjoint
         // (`Apart::step`): what one writes, no other reads or writes.
         #[allow(unsafe_code, reason = "threads write different blocks of the same memory")]
@@ -189,7 +204,7 @@ impl Part {
             samples: Vec::with_capacity(max_rows),
             ..Batch::default()
         };
-        let team = Team::new(Arc::clone(weights), kv, 1, max_rows)?;
+        let team = Team::new(Arc::clone(weights), kv, Threads::Guests(n_helpers), max_rows)?;
         Ok(Part { team, batch, places: Vec::with_capacity(max_rows) })
     }
 
@@ -230,6 +245,7 @@ impl Part {
 
     fn step(&mut self) {
         if !self.batch.is_empty() {
+            let _welcome = self.team.cpu.welcome();
             self.team.step(&self.batch);
         }
     }

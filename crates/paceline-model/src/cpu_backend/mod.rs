@@ -15,7 +15,7 @@ use paceline_cpu::{ActDtype, Isa, KV_BLOCK, KvDtype};
 use paceline_engine::Drafts;
 use paceline_engine::backend::{Backend, BackendError, BackendLimits, Sampled};
 use paceline_engine::batch::Batch;
-use team::{LOGIT_ROWS, Team};
+use team::{LOGIT_ROWS, Team, Threads};
 
 use crate::error::ModelError;
 use crate::spec::ModelSpec;
@@ -92,7 +92,7 @@ impl CpuBackend {
         };
         let kv: Vec<KvLayer> = (0..spec.n_layers).map(|_| kv()).collect();
         let apart = Apart::new(&weights, &kv, options)?;
-        let team = Team::new(weights, kv, options.n_threads, max_rows)?;
+        let team = Team::new(weights, kv, Threads::Own(options.n_threads), max_rows)?;
         Ok(CpuBackend { limits, team, apart, n_backed: 0, n_steps_apart: 0 })
     }
 

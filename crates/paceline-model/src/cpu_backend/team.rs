@@ -31,6 +31,13 @@ pub(super) struct Team {
     pub(super) results: Vec<Sampled>,
 }
 
+/// Who takes part: a team's own threads, the caller's included, or the caller's and guests.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Threads {
+    Own(usize),
+    Guests(usize),
+}
+
 /// The step's working memory, for `max_rows` rows.
 #[derive(Debug)]
 pub(super) struct Buffers {
@@ -67,12 +74,15 @@ impl Team {
     pub(super) fn new(
         weights: Arc<Weights>,
         kv: Vec<KvLayer>,
-        n_threads: usize,
+        threads: Threads,
         max_rows: usize,
     ) -> Result<Team, ModelError> {
-        let spec = weights.spec();
-        let cpu = Cpu::new(weights.isa(), n_threads, spec.head_dim)
-            .map_err(|error| ModelError::Threads { message: error.to_string() })?;
+        let (spec, isa) = (weights.spec(), weights.isa());
+        let cpu = match threads {
+            Threads::Own(n) => Cpu::new(isa, n, spec.head_dim),
+            Threads::Guests(n) => Cpu::for_guests(isa, n, spec.head_dim),
+        };
+        let cpu = cpu.map_err(|error| ModelError::Threads { message: error.to_string() })?;
         let row_ops = RowOps {
             is_sound: cpu.is_sound(),
             argmax: cpu.argmax(),
