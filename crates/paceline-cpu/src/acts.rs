@@ -89,7 +89,7 @@ pub enum IntBits {
 impl IntBits {
     /// The largest magnitude: of twelve bits, the largest whose sixteenth, rounded to nearest, fits
     /// a signed byte.
-    pub(crate) fn largest(self) -> f32 {
+    pub(crate) const fn largest(self) -> f32 {
         match self {
             IntBits::Twelve => 2039.0,
             IntBits::Eight => 127.0,

@@ -4,8 +4,8 @@
 //! to [`IntBits::largest`]. For output `n` of row `m`, for every 32 columns in rising order:
 //! ```text
 //! dot = Σ code[i] * int[i]                      exact, as everything below 2^24 is
-//! sum = fma(dot - centre * Σ int, scale * unit, sum)         weights without a minimum
-//! sum = fma(min, unit * Σ int, fma(dot, scale * unit, sum))  weights with one
+//! sum = fma((dot - centre * Σ int) * scale, unit, sum)       weights without a minimum
+//! sum = fma(min, unit * Σ int, fma(dot * scale, unit, sum))  weights with one
 //! ```
 //! Integers add up to the same in any order, so a kernel may take columns as it likes: here two
 //! by two in lanes, in [`super::matmul_int_blocks`] two or four at once, in
@@ -227,8 +227,7 @@ impl<V: Lanes> Scales<V> {
         // SAFETY: register operations only.
         unsafe {
             if F::MIN {
-                let sum = self.add_centred(dot, x, sum);
-                return self.min.mul_add(V::splat(x.total), sum);
+                return self.add_scaled::<F>(dot.mul(self.scale), x, sum);
             }
             let centre = V::splat(-f32::from(F::CENTRE));
             self.add_centred(centre.mul_add(V::splat(x.sum), dot), x, sum)
@@ -242,7 +241,20 @@ impl<V: Lanes> Scales<V> {
     #[inline(always)]
     pub(crate) unsafe fn add_centred(self, dot: V, x: IntScale, sum: V) -> V {
         // SAFETY: register operations only.
-        unsafe { dot.mul_add(self.scale.mul(V::splat(x.unit)), sum) }
+        unsafe { dot.mul(self.scale).mul_add(V::splat(x.unit), sum) }
+    }
+
+    /// The same for products that were scaled; what minima add follows.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    pub(crate) unsafe fn add_scaled<F: Format>(self, scaled: V, x: IntScale, sum: V) -> V {
+        // SAFETY: register operations only.
+        unsafe {
+            let sum = scaled.mul_add(V::splat(x.unit), sum);
+            if F::MIN { self.min.mul_add(V::splat(x.total), sum) } else { sum }
+        }
     }
 }
 

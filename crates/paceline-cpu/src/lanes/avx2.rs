@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::{Lanes, WIDTH};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx2Lanes(__m256, __m256);
+pub(crate) struct Avx2Lanes(pub(crate) __m256, pub(crate) __m256);
 
 // SAFETY (whole impl): the trait's contract gives us a machine with AVX2, FMA and F16C, and
 // pointers valid for the sixteen elements each method touches. All loads and stores are the

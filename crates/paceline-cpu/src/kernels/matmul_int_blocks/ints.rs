@@ -12,6 +12,7 @@ use std::marker::PhantomData;
 
 use super::pairs::Pairs;
 use super::sink::{Product, Sink, Sums};
+use crate::acts::{ACT_BLOCK, IntBits};
 use crate::aligned::LINE;
 use crate::kernels::format::{Codes, Format};
 use crate::lanes::Lanes;
@@ -19,6 +20,12 @@ use crate::lanes::avx512::Avx512Lanes;
 
 /// Vectors of a block's codes at most.
 pub(super) const MAX_STEPS: usize = 16;
+
+/// A float whose last place is one, with room above and below: a whole number that is added to its
+/// bits is added to it. Sums that begin with its bits need not be converted, and the operation that
+/// scales them takes it off again. Nothing is lost: scales have no more than 22 bits, so that this
+/// many times a scale is a float, too.
+pub(super) const RAISED: f32 = 12_582_912.0;
 
 /// Which instructions a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +86,12 @@ pub(crate) trait Ints {
     #[inline(always)]
     fn steps<F: Format>() -> usize {
         Self::ROW_BYTES / 4
+    }
+
+    /// Whether sums begin with [`RAISED`].
+    #[inline(always)]
+    fn are_raised<F: Format>() -> bool {
+        false
     }
 
     /// Unpacks a block's codes, step after step, `P` vectors apart. There is room for them.
@@ -146,6 +159,11 @@ impl Ints for VnniWords {
     const ARE_CENTRED: bool = true;
 
     #[inline(always)]
+    fn are_raised<F: Format>() -> bool {
+        can_be_raised::<F>(IntBits::Twelve.largest())
+    }
+
+    #[inline(always)]
     unsafe fn products(codes: __m512i, ints: __m512i) -> __m512i {
         // SAFETY: forwarded contract.
         unsafe { Self::add_products(_mm512_setzero_si512(), codes, ints) }
@@ -167,6 +185,12 @@ impl Ints for VnniBytes {
     const SET: Set = Set::Vnni;
     const ROW_BYTES: usize = 32;
     const ARE_CENTRED: bool = false;
+
+    #[inline(always)]
+    fn are_raised<F: Format>() -> bool {
+        const { assert!(can_be_raised::<F>(IntBits::Eight.largest())) };
+        true
+    }
 
     #[inline(always)]
     unsafe fn products(codes: __m512i, ints: __m512i) -> __m512i {
@@ -259,6 +283,12 @@ impl<V: Pairs> Ints for PairedBytes<V> {
             if nth == 0 { words } else { V::add_words(before, words) }
         }
     }
+}
+
+/// Whether [`RAISED`] has room for a block's products of codes with integers up to `largest`.
+const fn can_be_raised<F: Format>(largest: f32) -> bool {
+    let code = if F::MIN { 2 * F::CENTRE as usize - 1 } else { F::CENTRE as usize };
+    ACT_BLOCK * code * (largest as usize) < 1 << 22
 }
 
 /// Whether bytes without VNNI meet codes as two of four bits.

@@ -14,7 +14,7 @@ mod sink;
 use std::arch::asm;
 use std::ops::Range;
 
-use ints::{Ints, MAX_STEPS, Set, Words};
+use ints::{Ints, MAX_STEPS, RAISED, Set, Words};
 pub(crate) use ints::{Paired, Products, Vnni};
 pub(crate) use pairs::Pairs;
 use sink::{Product, RowTops, Sink};
@@ -171,7 +171,8 @@ unsafe fn all_panels<I: Ints, F: Format>(
 #[repr(C, align(64))]
 struct Scratch<const P: usize> {
     codes: [[[u8; LINE]; P]; MAX_STEPS],
-    scales: [[[f32; WIDTH]; 2]; P],
+    /// Scales, as much to take off as they make of [`RAISED`], and minima.
+    scales: [[[f32; WIDTH]; 3]; P],
     sums: [[[f32; WIDTH]; P]; ROWS],
 }
 
@@ -278,8 +279,10 @@ unsafe fn unpack<I: Ints, F: Format, const P: usize>(
     // SAFETY: forwarded contract.
     unsafe {
         let Scales { scale, min } = Scales::<I::V>::load::<F>(parts, block);
-        scale.store((&raw mut (*scratch).scales[p][0]).cast());
-        min.store((&raw mut (*scratch).scales[p][1]).cast());
+        let to = &raw mut (*scratch).scales[p];
+        scale.store((&raw mut (*to)[0]).cast());
+        scale.mul(I::V::splat(-RAISED)).store((&raw mut (*to)[1]).cast());
+        min.store((&raw mut (*to)[2]).cast());
         let to = (&raw mut (*scratch).codes[0][p]).cast();
         I::unpack::<F, P>(parts.codes.add(block * F::CODE_BYTES), to);
     }
@@ -375,28 +378,84 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
         let dots = dots_of::<I, F, P, R>(xs, scratch);
         let sums = (&raw mut (*scratch).sums).cast::<[f32; WIDTH]>().add(nth * P);
         let sums = if P < GATED { in_register(sums) } else { sums };
+        let kept = Kept::new::<I, F>(scratch);
         unroll_rows!(R, r, {
             let x = IntScale::read(xs.units.add(r), xs.tile_rows);
             for (p, dots) in dots[r].into_iter().enumerate() {
-                let scales = Scales {
-                    scale: I::V::load((&raw const (*scratch).scales[p][0]).cast()),
-                    min: I::V::load((&raw const (*scratch).scales[p][1]).cast()),
-                };
                 let sum = sums.add(r * P + p).cast();
-                let dots = I::V::from_words(dots);
-                let sum_before = I::V::load(sum);
-                let sum_now = if I::ARE_CENTRED && !F::MIN {
-                    scales.add_centred(dots, x, sum_before)
-                } else {
-                    scales.add_dot::<F>(dots, x, sum_before)
-                };
-                sum_now.store(sum);
+                kept.add::<I, F>(p, dots, x, I::V::load(sum)).store(sum);
             }
         });
     }
 }
 
-/// The products of a block with the first `R` of some rows.
+/// What scales a block's sums: in registers, as far as raised sums leave any, or in the scratch.
+struct Kept<V, const P: usize> {
+    scales: [V; P],
+    raised: [V; P],
+    scratch: *const Scratch<P>,
+}
+
+/// Whether there is a register for the scales of the `p`th of `P` panels.
+const fn has_register<const P: usize>(p: usize) -> bool {
+    P < GATED || p < 2
+}
+
+/// # Safety
+/// For all methods: as [`add_rows`].
+#[allow(clippy::missing_safety_doc, reason = "see above")]
+impl<V: Pairs, const P: usize> Kept<V, P> {
+    #[inline(always)]
+    unsafe fn new<I: Ints<V = V>, F: Format>(scratch: *const Scratch<P>) -> Kept<V, P> {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let nothing = [V::splat(0.0); P];
+            let mut kept = Kept { scales: nothing, raised: nothing, scratch };
+            for p in 0..P {
+                if I::are_raised::<F>() {
+                    kept.raised[p] = kept.read(p, 1).kept();
+                    if has_register::<P>(p) {
+                        kept.scales[p] = kept.read(p, 0).kept();
+                    }
+                }
+            }
+            kept
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn read(&self, p: usize, nth: usize) -> V {
+        // SAFETY: forwarded contract.
+        unsafe { V::load((&raw const (*self.scratch).scales[p][nth]).cast()) }
+    }
+
+    /// `sum` with the products of panel `p` added to it.
+    #[inline(always)]
+    unsafe fn add<I: Ints<V = V>, F: Format>(
+        &self,
+        p: usize,
+        dots: V::Words,
+        x: IntScale,
+        sum: V,
+    ) -> V {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let min = self.read(p, 2);
+            if I::are_raised::<F>() {
+                let scale = if has_register::<P>(p) { self.scales[p] } else { self.read(p, 0) };
+                let scaled = V::of_bits(dots).mul_add(scale, self.raised[p]);
+                return Scales { scale, min }.add_scaled::<F>(scaled, x, sum);
+            }
+            let (dots, scales) = (V::from_words(dots), Scales { scale: self.read(p, 0), min });
+            if I::ARE_CENTRED && !F::MIN {
+                return scales.add_centred(dots, x, sum);
+            }
+            scales.add_dot::<F>(dots, x, sum)
+        }
+    }
+}
+
+/// The products of a block with the first `R` of some rows, raised or not.
 ///
 /// # Safety
 /// As [`add_rows`].
@@ -406,13 +465,19 @@ unsafe fn dots_of<I: Ints, F: Format, const P: usize, const R: usize>(
     scratch: *const Scratch<P>,
 ) -> [[Words<I>; P]; R] {
     let n_steps = I::steps::<F>();
-    // With VNNI, the first products may as well be added to zeros.
+    // With VNNI, the first products may as well be added to zeros, or what sums are raised by.
     let n_apart = usize::from(I::SET != Set::Vnni);
     // SAFETY: forwarded contract.
     unsafe {
         let mut dots = [[I::V::splat_words(0); P]; R];
         for stretch in 0..I::stretches::<F>() {
             let mut sums = [[I::V::splat_words(0); P]; R];
+            if I::are_raised::<F>() {
+                unroll_rows!(R, r, {
+                    sums[r] =
+                        [beginning_of::<I, F>(IntScale::read(xs.units.add(r), xs.tile_rows)); P];
+                });
+            }
             let first = stretch * n_steps;
             if n_apart > 0 {
                 add_step::<I, P, R, true>(xs, scratch, first, &mut sums);
@@ -427,6 +492,22 @@ unsafe fn dots_of<I: Ints, F: Format, const P: usize, const R: usize>(
             });
         }
         dots
+    }
+}
+
+/// What raised sums of a block begin with: the bits of [`RAISED`], less what codes have too much.
+///
+/// # Safety
+/// As [`add_rows`].
+#[inline(always)]
+unsafe fn beginning_of<I: Ints, F: Format>(x: IntScale) -> Words<I> {
+    // SAFETY: register operations only.
+    unsafe {
+        let raised = I::V::splat(RAISED);
+        if I::ARE_CENTRED || F::MIN {
+            return raised.bits();
+        }
+        I::V::splat(x.sum).kept().mul_add(I::V::splat(-f32::from(F::CENTRE)), raised).bits()
     }
 }
 

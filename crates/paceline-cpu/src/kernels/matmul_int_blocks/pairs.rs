@@ -1,5 +1,6 @@
 //! Vectors that multiply half words, or bytes, and add up the products of neighbours.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::ints::Set;
@@ -29,6 +30,12 @@ pub(crate) unsafe trait Pairs: Lanes {
     unsafe fn add_words(a: Self::Words, b: Self::Words) -> Self::Words;
     unsafe fn add_halves(a: Self::Words, b: Self::Words) -> Self::Words;
     unsafe fn splat_halves(number: i16) -> Self::Words;
+    /// The same in a register of its own, where there are many; the compiler would rather read it
+    /// again.
+    unsafe fn kept(self) -> Self;
+    /// The bits of floats.
+    unsafe fn bits(self) -> Self::Words;
+    unsafe fn of_bits(words: Self::Words) -> Self;
     /// To where a line begins.
     unsafe fn store_words(words: Self::Words, to: *mut u8);
     /// See [`Sink::take`].
@@ -66,6 +73,26 @@ unsafe impl Pairs for Avx512Lanes {
     #[inline(always)]
     unsafe fn splat_halves(number: i16) -> __m512i {
         unsafe { _mm512_set1_epi16(number) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn kept(self) -> Avx512Lanes {
+        let mut v = self.0;
+        unsafe {
+            asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags))
+        };
+        Avx512Lanes(v)
+    }
+
+    #[inline(always)]
+    unsafe fn bits(self) -> __m512i {
+        unsafe { _mm512_castps_si512(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn of_bits(words: __m512i) -> Avx512Lanes {
+        unsafe { Avx512Lanes(_mm512_castsi512_ps(words)) }
     }
 
     #[inline(always)]
@@ -112,6 +139,21 @@ unsafe impl Pairs for Avx2Lanes {
     #[inline(always)]
     unsafe fn splat_halves(number: i16) -> Two {
         unsafe { (_mm256_set1_epi16(number), _mm256_set1_epi16(number)) }
+    }
+
+    #[inline(always)]
+    unsafe fn kept(self) -> Avx2Lanes {
+        self
+    }
+
+    #[inline(always)]
+    unsafe fn bits(self) -> Two {
+        unsafe { (_mm256_castps_si256(self.0), _mm256_castps_si256(self.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn of_bits(words: Two) -> Avx2Lanes {
+        unsafe { Avx2Lanes(_mm256_castsi256_ps(words.0), _mm256_castsi256_ps(words.1)) }
     }
 
     #[inline(always)]
