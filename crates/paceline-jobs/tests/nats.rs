@@ -220,8 +220,7 @@ fn what_is_given_up_is_taken_back() {
     todo.insert(0, Line { ticket: Ticket { job: 2, line: 9 }, ..line(9, "{\"n\":9}".to_owned()) });
     let job = Job { n_wanted: 1, gives_up: true, ..Job::of(todo) };
     let job = std::thread::spawn(move || job.run(executor));
-    // Long enough for the lines to be taken back.
-    std::thread::sleep(Duration::from_secs(1));
+    wait_for_only(&server, "{\"n\":9}");
     let worker = Working::start(&address, 5);
     let outcomes = job.join().unwrap();
     assert!(is_answer(&outcomes[&9], 9));
@@ -231,6 +230,27 @@ fn what_is_given_up_is_taken_back() {
     let outcomes = Job::of(lines(3)).run(executor);
     assert!((0..3).all(|i| is_answer(&outcomes[&i], i)));
     assert_eq!(worker.stop(), 3);
+}
+
+/// Waits until the queue holds a single line, which says `text`.
+fn wait_for_only(server: &NatsServer, text: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = async_nats::connect(server.url()).await.unwrap();
+        let queue = async_nats::jetstream::new(client);
+        let start = Instant::now();
+        loop {
+            let lines = queue.get_stream("paceline-lines").await.unwrap();
+            let held = lines.cached_info().state.clone();
+            let first = lines.get_raw_message(held.first_sequence).await;
+            let is_it = |line: &[u8]| std::str::from_utf8(line).unwrap().contains(text);
+            if held.messages == 1 && first.is_ok_and(|line| is_it(&line.payload)) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{held:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
 }
 
 /// A queue has one model: workers with another do not come to it, and lines for another are refused
