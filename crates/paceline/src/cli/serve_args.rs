@@ -69,9 +69,9 @@ pub(crate) struct ServeArgs {
 
     /// Compute prompts at a pace that leaves running streams a token every so many milliseconds;
     /// 0 is off: prompts get all that streams leave
-    #[arg(long, value_name = "MS", default_value_t = 0, help_heading = "Load",
-          value_parser = value_parser!(u64).range(0..=60_000))]
-    target_itl_ms: u64,
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = "Load",
+          value_parser = milliseconds)]
+    target_itl_ms: f64,
 
     /// While other requests run, let lines of batches make steps at most so many times as long;
     /// 0 is off: lines get all that the others leave
@@ -159,7 +159,7 @@ impl ServeArgs {
             max_queued_tokens: self.max_queued_tokens,
             queue_timeout: timeout(self.queue_timeout),
             request_timeout: timeout(self.request_timeout),
-            target_itl: timeout(self.target_itl_ms as f64 / 1e3),
+            target_itl: timeout(self.target_itl_ms / 1e3),
             batch_itl_factor: (self.batch_itl_factor > 0.0).then_some(self.batch_itl_factor),
             shutdown_timeout: Duration::from_secs_f64(self.shutdown_timeout),
             max_prompts: self.max_prompts,
@@ -227,6 +227,15 @@ fn batch_itl_factor(text: &str) -> Result<f64, String> {
     match factor == 0.0 || (factor > 1.0 && factor <= 100.0) {
         true => Ok(factor),
         false => Err("must be 0, or above 1 and at most 100".to_owned()),
+    }
+}
+
+/// A time of at most a minute.
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let milliseconds: f64 = text.parse().map_err(|_| "not a number of milliseconds".to_owned())?;
+    match (0.0..=60_000.0).contains(&milliseconds) {
+        true => Ok(milliseconds),
+        false => Err("must be from 0 to 60000".to_owned()),
     }
 }
 
