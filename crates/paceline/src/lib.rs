@@ -29,7 +29,7 @@ mod timed;
 pub use error::Error;
 pub use generation::{Completion, Finish, Generation, Logprob, Usage};
 pub use llm::read_tokenizer;
-pub use llm::{KvPlan, Llm, LlmOptions, LlmParts, ModelFacts, NUM_SPECULATIVE_TOKENS};
+pub use llm::{ARITHMETIC, KvPlan, Llm, LlmOptions, LlmParts, ModelFacts, NUM_SPECULATIVE_TOKENS};
 pub use prompt::{GenerateParams, Input, Prompt};
 pub use session::{Piece, Session, Stream};
 

@@ -130,10 +130,16 @@ pub struct ModelFacts {
     pub max_model_len: u32,
 }
 
+/// Raised whenever a change of the program changes the bits of answers, so that machines with
+/// different versions of it do not share a queue.
+pub const ARITHMETIC: u32 = 1;
+
 impl ModelFacts {
-    /// What, of all options, changes bits. The instruction set and the batch do not.
+    /// What, of the program and all its options, changes bits. The instruction set and the batch
+    /// do not.
     pub fn arithmetic(&self) -> String {
-        format!("activations {}, keys and values {}", self.activation_dtype, self.kv_dtype)
+        let ModelFacts { activation_dtype, kv_dtype, .. } = self;
+        format!("{ARITHMETIC}, activations {activation_dtype}, keys and values {kv_dtype}")
     }
 }
 
