@@ -305,8 +305,10 @@ impl Xs {
         let at = row * n_blocks + block * tile_rows;
         // SAFETY: forwarded contract.
         unsafe {
-            let (ints, units) = (acts.ints.add(at * I::ROW_BYTES), acts.int_scales);
-            Xs { ints, units: units.add(at * IntScale::FIELDS), tile_rows }
+            let ints = acts.ints.add(at * I::ROW_BYTES);
+            let units = acts.int_scales.add(at * IntScale::FIELDS);
+            let (ints, units) = (in_register(ints.cast_mut()), in_register(units.cast_mut()));
+            Xs { ints, units, tile_rows }
         }
     }
 
@@ -377,7 +379,7 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
     unsafe {
         let dots = dots_of::<I, F, P, R>(xs, scratch);
         let sums = (&raw mut (*scratch).sums).cast::<[f32; WIDTH]>().add(nth * P);
-        let sums = if P < GATED { in_register(sums) } else { sums };
+        let sums = in_register(sums);
         let kept = Kept::new::<I, F>(scratch);
         unroll_rows!(R, r, {
             let x = IntScale::read(xs.units.add(r), xs.tile_rows);
@@ -544,7 +546,8 @@ unsafe fn add_step<I: Ints, const P: usize, const R: usize, const IS_FIRST: bool
 }
 
 /// The same pointer, in a register of its own. As the scratch's plus something the compiler would
-/// have it as a sum of two, and an operation that reads memory there is two operations.
+/// have it as a sum of two, and an operation that reads memory there is two operations; and as one
+/// of a loop's it would be kept up to date in memory, once for each number of rows.
 #[inline(always)]
 fn in_register<T>(mut at: *mut T) -> *mut T {
     // SAFETY: nothing is done, and nothing read.
