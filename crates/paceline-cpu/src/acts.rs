@@ -31,8 +31,7 @@ pub enum ActDtype {
     /// Weights are turned into bf16, too: the faster for many rows on matrix tiles.
     Bf16,
     /// Integers that meet the weights' codes as they are: the most exact, and on tiles the faster
-    /// for few rows. Weights that have no codes, or other scales than one for each 32 columns, keep
-    /// bf16.
+    /// for few rows. Weights that have no codes keep bf16.
     Int12,
     /// The same with fewer bits, but for the last products: the fastest without tiles, the least
     /// exact.
@@ -127,6 +126,7 @@ pub struct Acts {
     brains: Aligned<u16>,
     ints: Aligned<u8>,
     int_scales: Aligned<f32>,
+    half_sums: Aligned<f32>,
     factors: Aligned<f32>,
     squares: Aligned<f32>,
     n_rows: usize,
@@ -146,11 +146,14 @@ pub struct ActForms {
     pub tiles: bool,
     /// Rounded to integers.
     pub ints: Option<(IntBits, KeptAs)>,
+    /// With the sums of each half of a block's integers: for weights that have a scale for each.
+    pub halves: bool,
 }
 
 impl ActForms {
     /// Tiles and nothing else.
-    pub const TILES: ActForms = ActForms { exact: false, floats: false, tiles: true, ints: None };
+    pub const TILES: ActForms =
+        ActForms { exact: false, floats: false, tiles: true, ints: None, halves: false };
 
     /// What two readers need together; if both want integers, the same ones.
     pub fn or(self, other: ActForms) -> ActForms {
@@ -159,6 +162,7 @@ impl ActForms {
             floats: self.floats || other.floats,
             tiles: self.tiles || other.tiles,
             ints: self.ints.or(other.ints),
+            halves: self.halves || other.halves,
         }
     }
 
@@ -187,6 +191,7 @@ impl Acts {
             brains: Aligned::zeros(n),
             ints: Aligned::zeros(2 * n),
             int_scales: Aligned::zeros(IntScale::FIELDS * n / ACT_BLOCK),
+            half_sums: Aligned::zeros(2 * n / ACT_BLOCK),
             factors: Aligned::zeros(max_rows.next_multiple_of(TILE_ROWS)),
             squares: Aligned::zeros(n / WIDTH),
             n_rows: 0,
@@ -260,6 +265,7 @@ impl Acts {
             brains: self.brains.as_ptr(),
             ints: self.ints.as_ptr(),
             int_scales: self.int_scales.as_ptr(),
+            half_sums: self.half_sums.as_ptr(),
             factors: self.factors.as_ptr(),
             n_blocks: self.n_cols.div_ceil(ACT_BLOCK),
             tile_rows: self.tile_rows(),
@@ -274,6 +280,7 @@ impl Acts {
             brains: self.brains.as_mut_ptr(),
             ints: self.ints.as_mut_ptr(),
             int_scales: self.int_scales.as_mut_ptr(),
+            half_sums: self.half_sums.as_mut_ptr(),
             factors: self.factors.as_mut_ptr(),
             squares: self.squares.as_mut_ptr(),
             n_cols: self.n_cols,
@@ -290,7 +297,7 @@ pub(crate) fn inverse_root(sum: f32, n_cols: usize, eps: f32) -> f32 {
     1.0 / (sum / n_cols as f32 + eps).sqrt()
 }
 
-/// What 32 columns of a row's integers stand for.
+/// What 32 columns of a row's integers stand for, or a half of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IntScale {
     /// What one stands for.
@@ -313,6 +320,17 @@ impl IntScale {
         // SAFETY: forwarded contract.
         unsafe { IntScale { unit: *at, sum: *at.add(step), total: *at.add(2 * step) } }
     }
+
+    /// The same for a half, whose sum lies elsewhere.
+    ///
+    /// # Safety
+    /// Both are there.
+    #[inline(always)]
+    pub(crate) unsafe fn of_half(unit: *const f32, sum: *const f32) -> IntScale {
+        // SAFETY: forwarded contract.
+        let (unit, sum) = unsafe { (*unit, *sum) };
+        IntScale { unit, sum, total: sum * unit }
+    }
 }
 
 /// [`Acts`] for kernels that read.
@@ -327,6 +345,8 @@ pub(crate) struct ActView {
     pub(crate) ints: *const u8,
     /// `[tile of rows][block][unit, sum, total][row]`.
     pub(crate) int_scales: *const f32,
+    /// `[tile of rows][block][half][row]`, where [`ActForms::halves`] wants them.
+    pub(crate) half_sums: *const f32,
     /// What each row's results are multiplied with.
     pub(crate) factors: *const f32,
     pub(crate) n_blocks: usize,
@@ -356,6 +376,17 @@ impl ActView {
         unsafe { self.int_scales.add(at * self.tile_rows) }
     }
 
+    /// Of the tile that begins with `row`, the sums of the halves of `block`.
+    ///
+    /// # Safety
+    /// As [`ActView::int_scales_of`].
+    #[inline(always)]
+    pub(crate) unsafe fn half_sums_of(&self, row: usize, block: usize) -> *const f32 {
+        let at = (row / self.tile_rows * self.n_blocks + block) * 2;
+        // SAFETY: the caller vouches for the row and the block.
+        unsafe { self.half_sums.add(at * self.tile_rows) }
+    }
+
     /// A row's integers of a block, as half words; the next row of its tile follows.
     ///
     /// # Safety
@@ -374,6 +405,20 @@ impl ActView {
         unsafe {
             let at = self.int_scales_of(row, block).add(row % self.tile_rows);
             IntScale::read(at, self.tile_rows)
+        }
+    }
+
+    /// [`Self::int_scale`] of a half of a block.
+    ///
+    /// # Safety
+    /// As there; sums of halves are there.
+    #[inline(always)]
+    pub(crate) unsafe fn half_scale(&self, row: usize, block: usize, half: usize) -> IntScale {
+        // SAFETY: forwarded contract.
+        unsafe {
+            let unit = self.int_scales_of(row, block).add(row % self.tile_rows);
+            let sums = self.half_sums_of(row, block).add(half * self.tile_rows);
+            IntScale::of_half(unit, sums.add(row % self.tile_rows))
         }
     }
 }
@@ -419,6 +464,21 @@ impl ActViewMut {
             *at.add(2 * self.tile_rows) = scale.total;
         }
     }
+
+    /// Notes the sums of a block's halves.
+    ///
+    /// # Safety
+    /// As [`ActViewMut::put_int_scale`].
+    #[inline(always)]
+    pub(crate) unsafe fn put_half_sums(&self, row: usize, block: usize, sums: [f32; 2]) {
+        let tile = (row / self.tile_rows * self.n_blocks + block) * 2;
+        // SAFETY: the caller vouches for the row and the block.
+        unsafe {
+            let at = self.half_sums.add(tile * self.tile_rows + row % self.tile_rows);
+            *at = sums[0];
+            *at.add(self.tile_rows) = sums[1];
+        }
+    }
 }
 
 /// [`Acts`] for kernels that fill in rows.
@@ -429,6 +489,7 @@ pub(crate) struct ActViewMut {
     pub(crate) brains: *mut u16,
     pub(crate) ints: *mut u8,
     pub(crate) int_scales: *mut f32,
+    pub(crate) half_sums: *mut f32,
     pub(crate) factors: *mut f32,
     /// `[tile of rows][panel][row]`: sums of the squares of a panel's columns.
     pub(crate) squares: *mut f32,

@@ -71,7 +71,7 @@ pub(crate) enum Arrangement {
 impl Arrangement {
     fn of(isa: Isa, acts: ActDtype, layout: Layout) -> Arrangement {
         match (isa, acts.int_bits()) {
-            (_, Some(bits)) if layout.groups() == 1 => {
+            (_, Some(bits)) if layout.groups() > 0 => {
                 Arrangement::Ints(bits, Arrangement::kept_as(isa, bits))
             }
             (Isa::Amx, _) => Arrangement::Tiles,
@@ -304,11 +304,12 @@ impl PackedMatrix {
     pub fn act_forms(&self) -> ActForms {
         let none = ActForms::default();
         match &self.data {
-            Data::Coded { arrangement, .. } => match arrangement {
+            Data::Coded { layout, arrangement, .. } => match arrangement {
                 Arrangement::Lanes => ActForms { floats: true, ..none },
                 Arrangement::Tiles => ActForms { tiles: true, ..none },
                 Arrangement::Ints(bits, kept_as) => {
-                    ActForms { ints: Some((*bits, *kept_as)), ..none }
+                    let halves = layout.groups() == 2;
+                    ActForms { ints: Some((*bits, *kept_as)), halves, ..none }
                 }
             },
             Data::Exact(_) => ActForms { exact: true, ..none },
@@ -406,20 +407,16 @@ fn lengths_of(bytes: &[u8], layout: Layout, n_cols: usize) -> Vec<f32> {
     let panel = PanelLayout::of(layout, n_cols);
     let centre = i32::from(layout.centre());
     let square = |code: u8| (i32::from(code) - centre).pow(2);
-    let squares = |byte: &u8| match layout.codes() {
-        Codes::Nibbles => square(byte & 15) + square(byte >> 4),
-        _ => square(*byte),
-    };
     let of_panel = |bytes: &[u8]| {
         let mut sums = [0.0; WIDTH];
         let (scales, codes) = bytes.split_at(panel.codes);
-        let blocks = codes.chunks_exact(layout.code_bytes());
-        for (scales, codes) in scales.chunks_exact(layout.scale_bytes()).zip(blocks) {
-            let mut of_block = [0; WIDTH];
-            for (i, bytes) in codes.as_chunks::<4>().0.iter().enumerate() {
-                of_block[i % WIDTH] += bytes.iter().map(squares).sum::<i32>();
-            }
-            for (output, (sum, squares)) in sums.iter_mut().zip(of_block).enumerate() {
+        let scales = scales.chunks_exact(layout.scale_bytes());
+        for (nth, scales) in scales.take(panel.n_blocks * layout.groups()).enumerate() {
+            let (block, group) = (nth / layout.groups(), nth % layout.groups());
+            let codes = &codes[block * layout.code_bytes()..][..layout.code_bytes()];
+            let mut of_group = [0; WIDTH];
+            for_each_code(codes, layout, group, |output, code| of_group[output] += square(code));
+            for (output, (sum, squares)) in sums.iter_mut().zip(of_group).enumerate() {
                 *sum += scale_at(scales, layout, output).powi(2) * f64::from(squares);
             }
         }
@@ -429,6 +426,26 @@ fn lengths_of(bytes: &[u8], layout: Layout, n_cols: usize) -> Vec<f32> {
     let lengths = bytes.chunks_exact(panel.n_bytes).map(of_panel);
     let or_infinite = |x: f32| if x == 0.0 || is_plain_length(x) { x } else { f32::INFINITY };
     lengths.map(or_infinite).collect()
+}
+
+/// Hands out the codes of a group of a block that is arranged for integers, each with its output.
+fn for_each_code(codes: &[u8], layout: Layout, group: usize, mut f: impl FnMut(usize, u8)) {
+    let n_groups = layout.groups();
+    let (codes, shifts) = match (layout.codes(), n_groups) {
+        (Codes::Nibbles, 1) => (codes, 0..2),
+        (Codes::Nibbles, _) => (codes, group..group + 1),
+        _ => (&codes[group * codes.len() / n_groups..][..codes.len() / n_groups], 0..0),
+    };
+    for (word, bytes) in codes.as_chunks::<4>().0.iter().enumerate() {
+        for &byte in bytes {
+            match layout.codes() {
+                Codes::Nibbles => {
+                    shifts.clone().for_each(|nth| f(word % WIDTH, byte >> (4 * nth) & 15));
+                }
+                _ => f(word % WIDTH, byte),
+            }
+        }
+    }
 }
 
 /// Whether products of such lengths, and a millionth of them, are well within what floats hold.

@@ -249,11 +249,8 @@ fn check_integers(w: &Weight, x: &[f32], (acts, most): (ActDtype, f32)) {
         multiply_packed(cpu, &packed, x, add)
     };
     let found = same_bits(&name, |cpu| multiply(cpu, x, false));
-    let kernel = w.pack_for(Isa::Scalar, acts).kernel();
-    let is_int = !matches!(w.ty, TensorType::Q2K | TensorType::Q3K | TensorType::Q6K);
-    assert_eq!(is_int, kernel == format!("{acts} lanes"), "{name}: {kernel}");
-    let expected = if is_int { int_product(w, x, most) } else { product(w, x) };
-    close(&name, &found, &expected, 2e-3);
+    assert_eq!(w.pack_for(Isa::Scalar, acts).kernel(), format!("{acts} lanes"), "{name}");
+    close(&name, &found, &int_product(w, x, most), 2e-3);
     for row in [0, n_rows / 2, n_rows - 1] {
         let x = &x[row * w.n_cols..(row + 1) * w.n_cols];
         let alone = same_bits(&name, |cpu| multiply(cpu, x, false));
@@ -324,23 +321,27 @@ fn tops_of_products() {
         (TensorType::Q8_0, 5003),
         (TensorType::Q4_0, 2500),
         (TensorType::Q8_0, 40),
+        (TensorType::Q6K, 2500),
+        (TensorType::Q3K, 900),
+        (TensorType::Q2K, 40),
         (TensorType::F16, 7),
     ];
     for (ty, n_outputs) in types {
-        let mut w = weight(ty, n_outputs, 96, &mut rng);
+        let n_cols = ty.block_len().max(96);
+        let mut w = weight(ty, n_outputs, n_cols, &mut rng);
         // The second half is the first again, so that every top is there twice.
         let half = w.data.len() / n_outputs * (n_outputs / 2);
         w.data.copy_within(..half, half);
         for (n_rows, dtype) in each_pair([1, 2, 5, 9, 16, 17, 33, 50, 64, 65], ActDtype::ALL) {
-            let mut x = normals(&mut rng, n_rows * 96);
-            (x[3], x[(n_rows - 1) * 96]) = (f32::NAN, f32::INFINITY);
+            let mut x = normals(&mut rng, n_rows * n_cols);
+            (x[3], x[(n_rows - 1) * n_cols]) = (f32::NAN, f32::INFINITY);
             for mut cpu in machines() {
                 let packed = w.pack_for(cpu.isa(), dtype).with_lengths(cpu.isa());
                 let out = multiply_packed(&mut cpu, &packed, &x, false);
-                let mut acts = Acts::new(n_rows, 96);
-                acts.shape(n_rows, 96, packed.act_forms());
+                let mut acts = Acts::new(n_rows, n_cols);
+                acts.shape(n_rows, n_cols, packed.act_forms());
                 cpu.acts_from(&x, &mut acts);
-                let mut tops = Tops::new(96, n_outputs);
+                let mut tops = Tops::new(n_cols, n_outputs);
                 let is_found = cpu.find_tops(&acts, &packed, &mut tops);
                 let meets_ints = ty != TensorType::F16 && dtype != ActDtype::Bf16;
                 let can = match cpu.isa() {
@@ -484,6 +485,8 @@ fn two_products_meet_in_a_gate() {
         (TensorType::F16, 33, 47),
         (TensorType::Q8_0, 32, 160),
         (TensorType::Q4_0, 64, 128),
+        (TensorType::Q6K, 256, 256),
+        (TensorType::Q2K, 256, 256),
     ];
     for ((ty, n, wide), dtype) in each_pair(shapes, ActDtype::ALL) {
         let [gate, up] = [(); 2].map(|()| weight(ty, wide, n, &mut rng));

@@ -132,7 +132,7 @@ pub struct ModelFacts {
 
 /// Raised whenever a change of the program changes the bits of answers, so that machines with
 /// different versions of it do not share a queue.
-pub const ARITHMETIC: u32 = 1;
+pub const ARITHMETIC: u32 = 2;
 
 impl ModelFacts {
     /// What, of the program and all its options, changes bits. The instruction set and the batch

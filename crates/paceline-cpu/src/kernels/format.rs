@@ -123,7 +123,7 @@ macro_rules! with_format {
 }
 pub(crate) use with_format;
 
-/// The same for formats that integers may meet: those with one scale for 32 columns.
+/// The same for formats that integers may meet: those that have codes.
 macro_rules! with_int_format {
     ($layout:expr, $f:ident::<$v:ty>$args:tt) => {{
         use crate::kernels::format::*;
@@ -131,13 +131,14 @@ macro_rules! with_int_format {
             Layout::Q4 => $f::<$v, Q4>$args,
             Layout::Q4Min => $f::<$v, Q4Min>$args,
             Layout::Q4K => $f::<$v, Q4K>$args,
+            Layout::Q3K => $f::<$v, Q3K>$args,
+            Layout::Q2K => $f::<$v, Q2K>$args,
             Layout::Q5 => $f::<$v, Q5>$args,
             Layout::Q5Min => $f::<$v, Q5Min>$args,
             Layout::Q5K => $f::<$v, Q5K>$args,
+            Layout::Q6K => $f::<$v, Q6K>$args,
             Layout::Q8 => $f::<$v, Q8>$args,
-            Layout::Q3K | Layout::Q2K | Layout::Q6K | Layout::Brain => {
-                unreachable!("never arranged for integers")
-            }
+            Layout::Brain => unreachable!("never arranged for integers"),
         }
     }};
 }
@@ -257,9 +258,11 @@ impl Panel {
             for line in 0..F::CODE_BYTES / LINE {
                 V::prefetch_near(codes.wrapping_add(line * LINE));
             }
-            V::prefetch_near(self.scales.wrapping_add(block * F::SCALE_BYTES));
-            if F::MIN {
-                V::prefetch_near(self.mins.wrapping_add(block * F::SCALE_BYTES));
+            for group in block * F::GROUPS..(block + 1) * F::GROUPS {
+                V::prefetch_near(self.scales.wrapping_add(group * F::SCALE_BYTES));
+                if F::MIN {
+                    V::prefetch_near(self.mins.wrapping_add(group * F::SCALE_BYTES));
+                }
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Weights' codes times activations as integers.
 //!
 //! Of every 32 columns of a row, `x` is rounded to whole multiples of a unit, the largest of them
-//! to [`IntBits::largest`]. For output `n` of row `m`, for every 32 columns in rising order:
+//! to [`IntBits::largest`]. For output `n` of row `m`, for every 32 columns in rising order, or every
+//! 16 where weights have a scale for as many:
 //! ```text
 //! dot = Σ code[i] * int[i]                      exact, as everything below 2^24 is
 //! sum = fma((dot - centre * Σ int) * scale, unit, sum)       weights without a minimum
@@ -23,6 +24,9 @@ use crate::kernels::matmul::{Ahead, Output, finish, unroll_rows};
 use crate::lanes::{Lanes, TINY, WIDTH, load_first};
 use crate::math::{ROUNDER, run_len};
 use crate::packed::CodedView;
+
+/// Groups of a block at most, each with scales of its own.
+pub(crate) const MAX_GROUPS: usize = 2;
 
 /// Computes outputs `panels` of `rows`.
 ///
@@ -143,12 +147,20 @@ unsafe fn sums_of<V: Lanes, F: Format, const R: usize>(
         let (mut sums, mut ahead) = ([V::splat(0.0); R], Ahead::new(parts));
         for block in 0..w.panel.n_blocks {
             ahead.ask::<V, F>();
+            // Asked for before the codes: nothing that comes after those has to wait.
+            let (first, last) = (block * F::GROUPS, (block + 1) * F::GROUPS - 1);
+            let scales = [Scales::<V>::load::<F>(parts, first), Scales::load::<F>(parts, last)];
             let dots = dots_of::<V, F, R>(parts, block, acts.int_words(row, block));
-            let scales = Scales::<V>::load::<F>(parts, block);
-            unroll_rows!(R, r, {
-                let x = acts.int_scale(row + r, block);
-                sums[r] = scales.add_dot::<F>(V::from_words(dots[r]), x, sums[r]);
-            });
+            for (group, (dots, scales)) in dots.into_iter().zip(scales).enumerate().take(F::GROUPS)
+            {
+                unroll_rows!(R, r, {
+                    let x = match F::GROUPS {
+                        1 => acts.int_scale(row + r, block),
+                        _ => acts.half_scale(row + r, block, group),
+                    };
+                    sums[r] = scales.add_dot::<F>(V::from_words(dots[r]), x, sums[r]);
+                });
+            }
         }
         unroll_rows!(R, r, {
             sums[r] = acts.scaled(sums[r], row + r);
@@ -157,7 +169,7 @@ unsafe fn sums_of<V: Lanes, F: Format, const R: usize>(
     }
 }
 
-/// The products of a block's codes with `R` rows' integers.
+/// The products of a block's codes with `R` rows' integers, of each group.
 ///
 /// # Safety
 /// As [`some_rows`].
@@ -166,10 +178,11 @@ unsafe fn dots_of<V: Lanes, F: Format, const R: usize>(
     parts: Panel,
     block: usize,
     xs: *const i16,
-) -> [V::Words; R] {
+) -> [[V::Words; R]; MAX_GROUPS] {
     // SAFETY: a block has as many vectors of codes as its format says, and 32 columns.
     unsafe {
-        let mut dots = [V::splat_words(0); R];
+        // Two variables: what is an array of arrays may be kept in memory.
+        let (mut first, mut second) = ([V::splat_words(0); R], [V::splat_words(0); R]);
         let codes = parts.codes.add(block * F::CODE_BYTES);
         for vector in 0..F::CODE_BYTES / LINE {
             let words = V::load_words(codes.add(vector * LINE));
@@ -187,19 +200,25 @@ unsafe fn dots_of<V: Lanes, F: Format, const R: usize>(
                 }
             };
             let n_pairs = if matches!(F::CODES, Codes::Nibbles) { 4 } else { 2 };
-            for (halves, column) in pairs.into_iter().take(n_pairs) {
+            for (nth, (halves, column)) in pairs.into_iter().enumerate().take(n_pairs) {
                 let x = xs.add(4 * vector + column);
+                let is_second = match (F::GROUPS, F::CODES) {
+                    (1, _) => false,
+                    (_, Codes::Nibbles) => nth >= 2,
+                    _ => 4 * vector >= ACT_BLOCK / 2,
+                };
+                let dots = if is_second { &mut second } else { &mut first };
                 unroll_rows!(R, r, {
                     let pair = x.add(r * ACT_BLOCK).cast::<[i16; 2]>().read_unaligned();
                     dots[r] = V::add_products(dots[r], halves, pair);
                 });
             }
         }
-        dots
+        [first, second]
     }
 }
 
-/// The sixteen outputs' scales of a block, and their minima where they have any.
+/// The sixteen outputs' scales of a group, and their minima where they have any.
 #[derive(Clone, Copy)]
 pub(crate) struct Scales<V> {
     pub(crate) scale: V,
@@ -208,17 +227,17 @@ pub(crate) struct Scales<V> {
 
 impl<V: Lanes> Scales<V> {
     /// # Safety
-    /// As [`Lanes`]; `block` lies within the panel.
+    /// As [`Lanes`]; `group` lies within the panel.
     #[inline(always)]
-    pub(crate) unsafe fn load<F: Format>(parts: Panel, block: usize) -> Scales<V> {
+    pub(crate) unsafe fn load<F: Format>(parts: Panel, group: usize) -> Scales<V> {
         // SAFETY: forwarded contract.
         unsafe {
-            let (scale, min) = parts.scale_and_min::<V, F>(block);
+            let (scale, min) = parts.scale_and_min::<V, F>(group);
             Scales { scale, min }
         }
     }
 
-    /// `sum` with a block's products, as floats, added to it.
+    /// `sum` with a group's products, as floats, added to it.
     ///
     /// # Safety
     /// As [`Lanes`].
@@ -348,6 +367,9 @@ pub(crate) unsafe fn round_block<V: Lanes>(
         let high = high.mul(per_unit).add(rounder).sub(rounder);
         let sum = low.add(high).sum_whole();
         acts.put_int_scale(row, block, IntScale { unit, sum, total: sum * unit });
+        if acts.forms.halves {
+            acts.put_half_sums(row, block, [low.sum_whole(), high.sum_whole()]);
+        }
         [low, high]
     }
 }

@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::acts::{ACT_BLOCK, ActForms, ActViewMut, IntScale, KeptAs, TILE_ROWS, inverse_root};
+use crate::acts::{ACT_BLOCK, ActForms, ActViewMut, KeptAs, TILE_ROWS, inverse_root};
 use crate::kernels::matmul_int;
 use crate::kernels::rows::{Norm, RowsToActs};
 use crate::lanes::avx512::Avx512Lanes;
@@ -175,6 +175,8 @@ pub(crate) unsafe fn round_rows(
         let per_unit = to_array(Avx512Lanes(_mm512_maskz_div_ps(is_not_tiny, most, largest)));
         let are_bytes = matches!(acts.forms.ints, Some((_, KeptAs::Bytes)));
         let (bytes, words) = (acts.int_bytes(rows.start, block), acts.int_words(rows.start, block));
+        // Where nobody wants them, what belongs to the halves costs nothing but this.
+        let mut lows = all;
         for (row, sum) in all.iter_mut().take(n).enumerate() {
             let [low, high] = ints_of(floats.row(row), per_unit[row]);
             if are_bytes {
@@ -187,9 +189,17 @@ pub(crate) unsafe fn round_rows(
                 _mm256_storeu_si256(to.add(WIDTH).cast(), _mm512_cvtepi32_epi16(high));
             }
             *sum = _mm512_add_epi32(low, high);
+            lows[row] = low;
         }
-        let sum = _mm512_cvtepi32_ps(fold::<Sum>(all));
-        put_scales(acts, rows, block, [unit, sum, _mm512_mul_ps(sum, unit)]);
+        let sum = fold::<Sum>(all);
+        if acts.forms.halves {
+            let low = fold::<Sum>(lows);
+            let sums = [low, _mm512_sub_epi32(sum, low)].map(|sum| _mm512_cvtepi32_ps(sum));
+            put_fields(acts, acts.half_sums, rows.clone(), block, sums);
+        }
+        let sum = _mm512_cvtepi32_ps(sum);
+        let fields = [unit, sum, _mm512_mul_ps(sum, unit)];
+        put_fields(acts, acts.int_scales, rows, block, fields);
     }
 }
 
@@ -215,23 +225,24 @@ unsafe fn ints_of([low, high]: [__m512; 2], per_unit: f32) -> [__m512i; 2] {
     }
 }
 
-/// Notes the units, sums and totals of rows of a tile.
+/// Notes the fields of a block, as rows of a tile have them, at its place in `to`.
 ///
 /// # Safety
-/// As [`round_rows`].
+/// As [`round_rows`]; `to` is of `acts`, and has as many fields.
 #[inline(always)]
-unsafe fn put_scales(
+unsafe fn put_fields<const N: usize>(
     acts: ActViewMut,
+    to: *mut f32,
     rows: Range<usize>,
     block: usize,
-    fields: [__m512; IntScale::FIELDS],
+    fields: [__m512; N],
 ) {
-    let tile = (rows.start / acts.tile_rows * acts.n_blocks + block) * IntScale::FIELDS;
+    let tile = (rows.start / acts.tile_rows * acts.n_blocks + block) * N;
     let first = tile * acts.tile_rows + rows.start % acts.tile_rows;
     for (nth, field) in fields.into_iter().enumerate() {
         // SAFETY: the caller vouches for the rows; no others are written.
         unsafe {
-            let to = acts.int_scales.add(first + nth * acts.tile_rows);
+            let to = to.add(first + nth * acts.tile_rows);
             _mm512_mask_storeu_ps(to, first_of(rows.len()), field);
         }
     }

@@ -105,13 +105,13 @@ impl Cpu {
         let whole_blocks = out.n_cols().is_multiple_of(ACT_BLOCK).then_some(ACT_BLOCK / WIDTH);
         match out.forms() {
             ActForms::TILES if self.isa == Isa::Amx => Some(1),
-            ActForms { exact: false, floats: false, tiles: false, ints: Some((_, kept)) } => {
-                match kept {
-                    KeptAs::Bytes => whole_blocks,
-                    KeptAs::Words => whole_blocks.filter(|_| !are_few),
-                    KeptAs::CrossedWords | KeptAs::Sixteenths => None,
-                }
-            }
+            ActForms {
+                exact: false, floats: false, tiles: false, ints: Some((_, kept)), ..
+            } => match kept {
+                KeptAs::Bytes => whole_blocks,
+                KeptAs::Words => whole_blocks.filter(|_| !are_few),
+                KeptAs::CrossedWords | KeptAs::Sixteenths => None,
+            },
             _ => None,
         }
     }

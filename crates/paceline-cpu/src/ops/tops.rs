@@ -156,7 +156,8 @@ impl Cpu {
         let (n_rows, n_panels) = (acts.n_rows(), lengths.len());
         assert!(tops.maxima.len() >= ROWS * n_panels, "too little room for panels");
         let ints = Some((IntBits::Eight, KeptAs::Bytes));
-        tops.rough.shape(n_rows, acts.n_cols(), ActForms { ints, ..ActForms::default() });
+        let halves = w.layout.groups() == 2;
+        tops.rough.shape(n_rows, acts.n_cols(), ActForms { ints, halves, ..ActForms::default() });
         let view = acts.view();
         // SAFETY: there are as many rows of the same width, in the forms just named; weights have
         // lengths where there is AVX-512 with VNNI alone.
@@ -226,10 +227,10 @@ mod tests {
     /// an output could be.
     #[test]
     fn largest_outputs_are_within_their_bounds() {
-        let (n_rows, n_cols, n_outputs) = (19, 160, 1003);
+        let (n_rows, n_cols, n_outputs) = (19, 256, 1003);
         let Ok(mut cpu) = Cpu::new(Isa::Vnni, 2, 16) else { return };
         let mut rng = Rng::new(5);
-        for ty in [TensorType::Q8_0, TensorType::Q4_0] {
+        for ty in [TensorType::Q8_0, TensorType::Q4_0, TensorType::Q6K, TensorType::Q3K] {
             let mut data = Vec::new();
             (0..n_outputs).for_each(|_| random_row(ty, &mut rng, 1.0, n_cols, &mut data));
             let raw = RawMatrix { ty, n_rows: n_outputs, n_cols, data: &data };

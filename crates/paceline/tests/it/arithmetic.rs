@@ -13,10 +13,10 @@ use crate::harness::{Setup, alone, packed_for_ints, tiny};
 use crate::invariance::jobs;
 
 /// Which of the program's arithmetics these are.
-const RECORDED: u32 = 1;
+const RECORDED: u32 = 2;
 
 /// Each kind of weights by each kind of activations, and kind of keys and values.
-const DIGESTS: [(&str, TensorType, ActDtype, KvDtype, u64); 10] = [
+const DIGESTS: [(&str, TensorType, ActDtype, KvDtype, u64); 12] = [
     ("llama", TensorType::Q4_1, ActDtype::Bf16, KvDtype::F16, 0x90f4_df79_c8e7_b39d),
     ("llama", TensorType::Q4_1, ActDtype::Bf16, KvDtype::Bf16, 0x6d7d_bf02_b097_d4de),
     ("llama", TensorType::Q4_1, ActDtype::Bf16, KvDtype::Int8, 0xcb92_f0df_5d49_1ca3),
@@ -27,6 +27,8 @@ const DIGESTS: [(&str, TensorType, ActDtype, KvDtype, u64); 10] = [
     ("gemma2", TensorType::Q8_0, ActDtype::Bf16, KvDtype::Bf16, 0x9aa1_1ddd_55ff_a686),
     ("gemma2", TensorType::Q8_0, ActDtype::Int12, KvDtype::Bf16, 0x8c59_0649_2436_4fd7),
     ("gemma2", TensorType::Q8_0, ActDtype::Int8, KvDtype::Bf16, 0x9084_81dd_9b43_8792),
+    ("llama", TensorType::Q6K, ActDtype::Int8, KvDtype::Bf16, 0xc307_3f56_eb2e_8f7a),
+    ("llama", TensorType::Q2K, ActDtype::Int12, KvDtype::Bf16, 0x33db_fc0e_2b88_658d),
 ];
 
 #[test]

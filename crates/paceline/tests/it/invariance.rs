@@ -318,7 +318,7 @@ fn of_every_kv_type() {
 }
 
 /// Integers are an arithmetic of their own, with answers of its own, which it keeps: for weights
-/// with and without minima, of four bits and of bytes.
+/// with and without minima, of four bits and of bytes, with a scale for 32 columns and for 16.
 #[test]
 fn of_integers() {
     for (arch, ty, acts) in [
@@ -328,6 +328,8 @@ fn of_integers() {
         ("qwen2", TensorType::Q4_0, ActDtype::Int8),
         ("gemma2", TensorType::Q8_0, ActDtype::Int12),
         ("gemma2", TensorType::Q8_0, ActDtype::Int8),
+        ("llama", TensorType::Q6K, ActDtype::Int8),
+        ("qwen2", TensorType::Q2K, ActDtype::Int12),
     ] {
         let usual = tiny(arch, ty);
         let weights = packed_for_ints(&usual, acts);

@@ -75,7 +75,7 @@ pub(crate) trait Ints {
     /// else bytes.
     const ARE_CENTRED: bool;
 
-    /// How often sums become words in a block.
+    /// How often sums become words in a group.
     #[inline(always)]
     fn stretches<F: Format>() -> usize {
         1
@@ -85,7 +85,7 @@ pub(crate) trait Ints {
     /// once.
     #[inline(always)]
     fn steps<F: Format>() -> usize {
-        Self::ROW_BYTES / 4
+        Self::ROW_BYTES / 4 / F::GROUPS
     }
 
     /// Whether sums begin with [`RAISED`].
@@ -238,13 +238,14 @@ impl<V: Pairs> Ints for PairedBytes<V> {
 
     #[inline(always)]
     fn stretches<F: Format>() -> usize {
-        if matches!(F::CODES, Codes::Nibbles) { 1 } else { 2 }
+        let n_columns = if are_parted::<F>() { 2 * ACT_BLOCK } else { ACT_BLOCK };
+        n_columns / 4 / F::GROUPS / Self::steps::<F>()
     }
 
     #[inline(always)]
     fn steps<F: Format>() -> usize {
         const { assert!(fits::<F>()) };
-        if matches!(F::CODES, Codes::Nibbles) || are_parted::<F>() { 8 } else { 4 }
+        steps_that_fit::<F>()
     }
 
     #[inline(always)]
@@ -296,13 +297,30 @@ const fn are_parted<F: Format>() -> bool {
     F::CENTRE == 128
 }
 
+/// Steps of a stretch: as many as there are in a group, half or a quarter of them.
+const fn steps_that_fit<F: Format>() -> usize {
+    let of_group = ACT_BLOCK / 4 / F::GROUPS;
+    match (F::CODES, F::CENTRE) {
+        (Codes::Nibbles, _) | (_, 128) => of_group,
+        // Five bits, and six.
+        (_, ..=16) => {
+            if of_group < 4 {
+                of_group
+            } else {
+                4
+            }
+        }
+        _ => 2,
+    }
+}
+
 /// Whether the products of a stretch fit half words: two of a code and a byte in each step.
 const fn fits<F: Format>() -> bool {
-    let (code, steps) = match (F::CODES, are_parted::<F>()) {
-        (Codes::Nibbles, _) | (_, true) => (15, 8),
-        _ => (2 * F::CENTRE as i32 - 1, 4),
+    let code = match (F::CODES, are_parted::<F>()) {
+        (Codes::Nibbles, _) | (_, true) => 15,
+        _ => 2 * F::CENTRE as usize - 1,
     };
-    2 * steps * code * 127 <= i16::MAX as i32
+    2 * steps_that_fit::<F>() * code * 127 <= i16::MAX as usize
 }
 
 /// Codes as half words, with the centre taken off where there is no minimum.

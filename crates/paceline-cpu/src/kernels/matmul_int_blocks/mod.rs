@@ -24,7 +24,7 @@ use crate::aligned::LINE;
 use crate::kernels::format::{Format, Panel, with_int_format};
 use crate::kernels::matmul::{Ahead, Output, unroll_rows};
 use crate::kernels::matmul_amx::{GateSink, TileTops, TopSink};
-use crate::kernels::matmul_int::{self, Scales};
+use crate::kernels::matmul_int::{self, MAX_GROUPS, Scales};
 use crate::lanes::{Lanes, WIDTH};
 use crate::packed::CodedView;
 
@@ -171,10 +171,12 @@ unsafe fn all_panels<I: Ints, F: Format>(
 #[repr(C, align(64))]
 struct Scratch<const P: usize> {
     codes: [[[u8; LINE]; P]; MAX_STEPS],
-    /// Scales, as much to take off as they make of [`RAISED`], and minima.
-    scales: [[[f32; WIDTH]; 3]; P],
+    scales: [[GroupScales; P]; MAX_GROUPS],
     sums: [[[f32; WIDTH]; P]; ROWS],
 }
+
+/// Scales, as much to take off as they make of [`RAISED`], and minima.
+type GroupScales = [[f32; WIDTH]; 3];
 
 /// The product of `P` panels, of `S` weights, with at most [`ROWS`] rows.
 ///
@@ -256,9 +258,11 @@ unsafe fn all_blocks<I: Ints, F: Format, const P: usize, const S: usize>(
                 }
             }
             for first in rows.clone().step_by(acts.tile_rows) {
-                let xs = Xs::new::<I>(acts, first, block);
                 let n = acts.tile_rows.min(rows.end - first);
-                add_tile::<I, F, P>(xs, n, first - rows.start, scratch);
+                for group in 0..F::GROUPS {
+                    let xs = Xs::new::<I, F>(acts, first, (block, group));
+                    add_tile::<I, F, P>(xs, n, first - rows.start, scratch);
+                }
             }
         }
         I::hand_on(sums, product, sink);
@@ -278,29 +282,39 @@ unsafe fn unpack<I: Ints, F: Format, const P: usize>(
 ) {
     // SAFETY: forwarded contract.
     unsafe {
-        let Scales { scale, min } = Scales::<I::V>::load::<F>(parts, block);
-        let to = &raw mut (*scratch).scales[p];
-        scale.store((&raw mut (*to)[0]).cast());
-        scale.mul(I::V::splat(-RAISED)).store((&raw mut (*to)[1]).cast());
-        min.store((&raw mut (*to)[2]).cast());
+        for group in 0..F::GROUPS {
+            let Scales { scale, min } = Scales::<I::V>::load::<F>(parts, block * F::GROUPS + group);
+            let to = &raw mut (*scratch).scales[group][p];
+            scale.store((&raw mut (*to)[0]).cast());
+            scale.mul(I::V::splat(-RAISED)).store((&raw mut (*to)[1]).cast());
+            min.store((&raw mut (*to)[2]).cast());
+        }
         let to = (&raw mut (*scratch).codes[0][p]).cast();
         I::unpack::<F, P>(parts.codes.add(block * F::CODE_BYTES), to);
     }
 }
 
-/// A block of a tile of rows.
+/// A group of a block of a tile of rows.
 #[derive(Clone, Copy)]
 struct Xs {
+    group: usize,
+    /// Of the whole block.
     ints: *const u8,
     units: *const f32,
+    /// Where there are two groups.
+    sums: *const f32,
     tile_rows: usize,
 }
 
 impl Xs {
     /// # Safety
-    /// A tile begins with `row`; both lie within the activations.
+    /// A tile begins with `row`; all three lie within the activations.
     #[inline(always)]
-    unsafe fn new<I: Ints>(acts: ActView, row: usize, block: usize) -> Xs {
+    unsafe fn new<I: Ints, F: Format>(
+        acts: ActView,
+        row: usize,
+        (block, group): (usize, usize),
+    ) -> Xs {
         let ActView { n_blocks, tile_rows, .. } = acts;
         let at = row * n_blocks + block * tile_rows;
         // SAFETY: forwarded contract.
@@ -308,7 +322,24 @@ impl Xs {
             let ints = acts.ints.add(at * I::ROW_BYTES);
             let units = acts.int_scales.add(at * IntScale::FIELDS);
             let (ints, units) = (in_register(ints.cast_mut()), in_register(units.cast_mut()));
-            Xs { ints, units, tile_rows }
+            let sums = match F::GROUPS {
+                1 => std::ptr::null(),
+                _ => acts.half_sums.add(at * MAX_GROUPS + group * tile_rows),
+            };
+            Xs { group, ints, units, sums, tile_rows }
+        }
+    }
+
+    /// # Safety
+    /// The row lies within the tile.
+    #[inline(always)]
+    unsafe fn scale<F: Format>(&self, row: usize) -> IntScale {
+        // SAFETY: forwarded contract.
+        unsafe {
+            match F::GROUPS {
+                1 => IntScale::read(self.units.add(row), self.tile_rows),
+                _ => IntScale::of_half(self.units.add(row), self.sums.add(row)),
+            }
         }
     }
 
@@ -319,11 +350,14 @@ impl Xs {
     #[inline(always)]
     unsafe fn after<I: Ints>(self, n: usize) -> Xs {
         // SAFETY: forwarded contract.
-        unsafe { Xs { ints: self.ints.add(n * I::ROW_BYTES), units: self.units.add(n), ..self } }
+        unsafe {
+            let (ints, units) = (self.ints.add(n * I::ROW_BYTES), self.units.add(n));
+            Xs { ints, units, sums: self.sums.wrapping_add(n), ..self }
+        }
     }
 }
 
-/// Adds the products of a block with `n` rows of a tile to their sums, which are `nth` and on.
+/// Adds the products of a group with `n` rows of a tile to their sums, which are `nth` and on.
 ///
 /// # Safety
 /// As [`matmul`], for these rows; the scratch holds the block.
@@ -380,9 +414,9 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
         let dots = dots_of::<I, F, P, R>(xs, scratch);
         let sums = (&raw mut (*scratch).sums).cast::<[f32; WIDTH]>().add(nth * P);
         let sums = in_register(sums);
-        let kept = Kept::new::<I, F>(scratch);
+        let kept = Kept::new::<I, F>(&raw const (*scratch).scales[xs.group]);
         unroll_rows!(R, r, {
-            let x = IntScale::read(xs.units.add(r), xs.tile_rows);
+            let x = xs.scale::<F>(r);
             for (p, dots) in dots[r].into_iter().enumerate() {
                 let sum = sums.add(r * P + p).cast();
                 kept.add::<I, F>(p, dots, x, I::V::load(sum)).store(sum);
@@ -391,11 +425,11 @@ unsafe fn add_rows<I: Ints, F: Format, const P: usize, const R: usize>(
     }
 }
 
-/// What scales a block's sums: in registers, as far as raised sums leave any, or in the scratch.
+/// What scales a group's sums: in registers, as far as raised sums leave any, or in the scratch.
 struct Kept<V, const P: usize> {
     scales: [V; P],
     raised: [V; P],
-    scratch: *const Scratch<P>,
+    scratch: *const [GroupScales; P],
 }
 
 /// Whether there is a register for the scales of the `p`th of `P` panels.
@@ -408,7 +442,7 @@ const fn has_register<const P: usize>(p: usize) -> bool {
 #[allow(clippy::missing_safety_doc, reason = "see above")]
 impl<V: Pairs, const P: usize> Kept<V, P> {
     #[inline(always)]
-    unsafe fn new<I: Ints<V = V>, F: Format>(scratch: *const Scratch<P>) -> Kept<V, P> {
+    unsafe fn new<I: Ints<V = V>, F: Format>(scratch: *const [GroupScales; P]) -> Kept<V, P> {
         // SAFETY: forwarded contract.
         unsafe {
             let nothing = [V::splat(0.0); P];
@@ -428,7 +462,7 @@ impl<V: Pairs, const P: usize> Kept<V, P> {
     #[inline(always)]
     unsafe fn read(&self, p: usize, nth: usize) -> V {
         // SAFETY: forwarded contract.
-        unsafe { V::load((&raw const (*self.scratch).scales[p][nth]).cast()) }
+        unsafe { V::load((&raw const (*self.scratch)[p][nth]).cast()) }
     }
 
     /// `sum` with the products of panel `p` added to it.
@@ -457,7 +491,7 @@ impl<V: Pairs, const P: usize> Kept<V, P> {
     }
 }
 
-/// The products of a block with the first `R` of some rows, raised or not.
+/// The products of a group with the first `R` of some rows, raised or not.
 ///
 /// # Safety
 /// As [`add_rows`].
@@ -472,15 +506,15 @@ unsafe fn dots_of<I: Ints, F: Format, const P: usize, const R: usize>(
     // SAFETY: forwarded contract.
     unsafe {
         let mut dots = [[I::V::splat_words(0); P]; R];
+        let first_step = xs.group * n_steps * I::stretches::<F>();
         for stretch in 0..I::stretches::<F>() {
             let mut sums = [[I::V::splat_words(0); P]; R];
             if I::are_raised::<F>() {
                 unroll_rows!(R, r, {
-                    sums[r] =
-                        [beginning_of::<I, F>(IntScale::read(xs.units.add(r), xs.tile_rows)); P];
+                    sums[r] = [beginning_of::<I, F>(xs.scale::<F>(r)); P];
                 });
             }
-            let first = stretch * n_steps;
+            let first = first_step + stretch * n_steps;
             if n_apart > 0 {
                 add_step::<I, P, R, true>(xs, scratch, first, &mut sums);
             }
@@ -497,7 +531,7 @@ unsafe fn dots_of<I: Ints, F: Format, const P: usize, const R: usize>(
     }
 }
 
-/// What raised sums of a block begin with: the bits of [`RAISED`], less what codes have too much.
+/// What raised sums of a group begin with: the bits of [`RAISED`], less what codes have too much.
 ///
 /// # Safety
 /// As [`add_rows`].

@@ -96,8 +96,13 @@ pub(crate) unsafe fn round(
                 let rest = _mm512_sub_epi16(ints, _mm512_slli_epi16::<4>(bytes));
                 lost = add_squares(rest, unit, lost);
                 all = add_squares(ints, unit, all);
-                let sum = _mm512_madd_epi16(bytes, _mm512_set1_epi16(1));
-                let sum = _mm512_reduce_add_epi32(sum) as f32;
+                let pairs = _mm512_madd_epi16(bytes, _mm512_set1_epi16(1));
+                let [low, high] =
+                    [0x00ff, 0xff00].map(|half| _mm512_mask_reduce_add_epi32(half, pairs) as f32);
+                let sum = low + high;
+                if to.forms.halves {
+                    to.put_half_sums(row, block, [low, high]);
+                }
                 let unit = 16.0 * unit;
                 to.put_int_scale(row, block, IntScale { unit, sum, total: sum * unit });
                 let bytes = _mm256_shuffle_epi8(_mm512_cvtepi16_epi8(bytes), order);
@@ -106,7 +111,8 @@ pub(crate) unsafe fn round(
             let factor = *acts.factors.add(row);
             *to.factors.add(row) = factor;
             let length = |squares| factor.abs() * _mm512_reduce_add_ps(squares).sqrt();
-            *reach = reach_of(length(lost), length(all), acts.n_blocks);
+            let n_groups = if to.forms.halves { 2 * acts.n_blocks } else { acts.n_blocks };
+            *reach = reach_of(length(lost), length(all), n_groups);
         }
     }
 }
@@ -122,13 +128,13 @@ unsafe fn add_squares(ints: __m512i, unit: f32, sums: __m512) -> __m512 {
 
 /// How far an output of weights of length one can be from what all bits give, for a row of length
 /// `all` that has lost a part of length `lost`.
-fn reach_of(lost: f32, all: f32, n_blocks: usize) -> f32 {
+fn reach_of(lost: f32, all: f32, n_groups: usize) -> f32 {
     if !is_plain_length(all) {
         return f32::INFINITY;
     }
-    // Each block rounds both sums twice, by one part in 2^24 of at most the row's length, and a
+    // Each group rounds both sums twice, by one part in 2^24 of at most the row's length, and a
     // few more operations follow. Twice that is still little beside what is lost.
-    let rounding = (n_blocks + 4) as f32 * (-22.0_f32).exp2();
+    let rounding = (n_groups + 4) as f32 * (-22.0_f32).exp2();
     1.000_01 * (lost + rounding * all)
 }
 
