@@ -1,8 +1,8 @@
 //! Weights' codes times activations as integers.
 //!
 //! Of every 32 columns of a row, `x` is rounded to whole multiples of a unit, the largest of them
-//! to [`IntBits::largest`]. For output `n` of row `m`, for every 32 columns in rising order, or every
-//! 16 where weights have a scale for as many:
+//! to [`IntBits::largest`]. For output `n` of row `m`, for every 32 columns in rising order, or
+//! every 16 where weights have a scale for as many:
 //! ```text
 //! dot = Σ code[i] * int[i]                      exact, as everything below 2^24 is
 //! sum = fma((dot - centre * Σ int) * scale, unit, sum)       weights without a minimum

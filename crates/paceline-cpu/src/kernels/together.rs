@@ -175,8 +175,6 @@ pub(crate) unsafe fn round_rows(
         let per_unit = to_array(Avx512Lanes(_mm512_maskz_div_ps(is_not_tiny, most, largest)));
         let are_bytes = matches!(acts.forms.ints, Some((_, KeptAs::Bytes)));
         let (bytes, words) = (acts.int_bytes(rows.start, block), acts.int_words(rows.start, block));
-        // Where nobody wants them, what belongs to the halves costs nothing but this.
-        let mut lows = all;
         for (row, sum) in all.iter_mut().take(n).enumerate() {
             let [low, high] = ints_of(floats.row(row), per_unit[row]);
             if are_bytes {
@@ -189,10 +187,13 @@ pub(crate) unsafe fn round_rows(
                 _mm256_storeu_si256(to.add(WIDTH).cast(), _mm512_cvtepi32_epi16(high));
             }
             *sum = _mm512_add_epi32(low, high);
-            lows[row] = low;
         }
         let sum = fold::<Sum>(all);
         if acts.forms.halves {
+            let mut lows = [_mm512_setzero_si512(); WIDTH];
+            for (row, low) in lows.iter_mut().take(n).enumerate() {
+                [*low, _] = ints_of(floats.row(row), per_unit[row]);
+            }
             let low = fold::<Sum>(lows);
             let sums = [low, _mm512_sub_epi32(sum, low)].map(|sum| _mm512_cvtepi32_ps(sum));
             put_fields(acts, acts.half_sums, rows.clone(), block, sums);
