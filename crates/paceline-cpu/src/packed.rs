@@ -308,7 +308,7 @@ impl PackedMatrix {
                 Arrangement::Lanes => ActForms { floats: true, ..none },
                 Arrangement::Tiles => ActForms { tiles: true, ..none },
                 Arrangement::Ints(bits, kept_as) => {
-                    let halves = layout.groups() == 2;
+                    let halves = layout.has_halves();
                     ActForms { ints: Some((*bits, *kept_as)), halves, ..none }
                 }
             },

@@ -60,6 +60,11 @@ macro_rules! formats {
                 match self { $(Layout::$name => $name::GROUPS,)* }
             }
 
+            /// Whether each half of 32 columns is a group.
+            pub(crate) fn has_halves(self) -> bool {
+                self.groups() == 2
+            }
+
             pub(crate) fn centre(self) -> u8 {
                 match self { $(Layout::$name => $name::CENTRE,)* }
             }

@@ -156,7 +156,7 @@ impl Cpu {
         let (n_rows, n_panels) = (acts.n_rows(), lengths.len());
         assert!(tops.maxima.len() >= ROWS * n_panels, "too little room for panels");
         let ints = Some((IntBits::Eight, KeptAs::Bytes));
-        let halves = w.layout.groups() == 2;
+        let halves = w.layout.has_halves();
         tops.rough.shape(n_rows, acts.n_cols(), ActForms { ints, halves, ..ActForms::default() });
         let view = acts.view();
         // SAFETY: there are as many rows of the same width, in the forms just named; weights have

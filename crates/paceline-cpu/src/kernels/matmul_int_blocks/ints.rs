@@ -3,8 +3,8 @@
 //! VNNI multiplies two half words, or four bytes, and adds their products to a word at once.
 //! Without it ([`pairs`](super::pairs)), half words take a product and a sum. Bytes' products are
 //! added up as half words first: in each the products of two columns, as many times as fit. Codes
-//! of four bits may meet a whole block before they become words, those of five half of one, and
-//! those of eight are met as two of four.
+//! of four bits may meet a whole block before they become words, those of five half of one, those
+//! of six a quarter, and those of eight are met as two of four.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -303,13 +303,7 @@ const fn steps_that_fit<F: Format>() -> usize {
     match (F::CODES, F::CENTRE) {
         (Codes::Nibbles, _) | (_, 128) => of_group,
         // Five bits, and six.
-        (_, ..=16) => {
-            if of_group < 4 {
-                of_group
-            } else {
-                4
-            }
-        }
+        (_, ..=16) => 4,
         _ => 2,
     }
 }
